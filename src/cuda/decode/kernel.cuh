@@ -27,136 +27,119 @@
 #include "decode/modify.cuh"
 #include "decode/store.cuh"
 
-/* An item, which also stands at `again`. */
-template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
-                                                  const struct work_item &w,
-                                                  const struct work_item *again) {
-    constexpr bool SHORT = MODIFIED && shape::D > 256;                /* of registers */
-    constexpr bool WHOLE = SHORT || shape::KEYS == 8 * DECODE_GROUPS; /* steps are weighed */
+/* An item under way: its steps, of KEYS keys each. */
+template <class shape, bool MODIFIED> struct decode_pass {
     using T = typename shape::T;
-    constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
-    constexpr int KEYS_WARP = 8 * shape::TILES;
-    const uint32_t shared = shared_address(memory);
-    struct decode_place *const ring =
-        reinterpret_cast<struct decode_place *>(memory + shape::PLACES);
-    float *const scores = reinterpret_cast<float *>(memory + shape::S);
-    float *const lower = reinterpret_cast<float *>(memory + shape::LOWER);
-    const int row = 16 * decode_group<shape>() + warp_lane() / 4;
-    const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's, in a step */
+    using state_type = struct attention_state<T, shape::DIMS_O, 16>;
+    static constexpr bool SHORT = MODIFIED && shape::D > 256;                /* of registers */
+    static constexpr bool WHOLE = SHORT || shape::KEYS == 8 * DECODE_GROUPS; /* steps are weighed */
+    static constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
 
-    const struct decode_item item = decode_item_of(p, w);
-    const struct decode_ends ends = decode_ends_of(p, item.T);
-    if (!shape::SPLIT)
-        decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
-    cp_async_commit();
-    const struct decode_list list = decode_list_of(p, ends);
-    const int32_t steps = (int32_t)((item.end - item.begin + KEYS - 1) / KEYS);
-    for (int i = (int)threadIdx.x; i < RING * KEYS; i += shape::THREADS)
-        ring[i] = decode_find(p, item, list, item.begin + (uint32_t)i);
-    __syncthreads();
+    char *memory;
+    uint32_t shared;
+    const struct decode_params &p;
+    struct decode_item item;
+    struct decode_list list;
+    int32_t steps;
+    const char *k_rows, *v_rows;
 
-    const char *const k_rows = filled_head_rows(p.k.rows, item);
-    const char *const v_rows = filled_head_rows(p.v.rows, item);
+    __device__ __forceinline__ uint32_t stage(int32_t step) const {
+        return shared + (uint32_t)(step % STAGES * shape::STAGE);
+    }
+    __device__ __forceinline__ struct decode_place *places(int32_t step) const {
+        return reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + step % RING * KEYS;
+    }
+    __device__ __forceinline__ float *scores(void) const {
+        return reinterpret_cast<float *>(memory + shape::S);
+    }
+    __device__ __forceinline__ float *lower(void) const {
+        return reinterpret_cast<float *>(memory + shape::LOWER);
+    }
+    __device__ __forceinline__ const float *scales(int32_t step) const {
+        return reinterpret_cast<const float *>(memory + decode_scales_at<shape>(step));
+    }
+    __device__ __forceinline__ uint32_t *kept(void) const {
+        return reinterpret_cast<uint32_t *>(memory + shape::KEPT) +
+               decode_group<shape>() * (KEYS / 2);
+    }
     /* Keys of a step that are weighed: whole groups of 8 DECODE_GROUPS, and none behind the last step. */
-    const auto live = [&](int32_t step) {
+    __device__ __forceinline__ int live(int32_t step) const {
         const int32_t left = (int32_t)(item.end - item.begin) - step * KEYS;
         return min(KEYS, (left + 8 * DECODE_GROUPS - 1) / (8 * DECODE_GROUPS) * 8 * DECODE_GROUPS);
-    };
-    const auto fill = [&](int32_t step) {
-        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
-        const struct decode_place *const places = ring + step % RING * KEYS;
+    }
+
+    /* Copies rows of K and V to a stage. */
+    __device__ __forceinline__ void fill(int32_t step) const {
+        const uint32_t to = stage(step);
+        const struct decode_place *const from = places(step);
         if (WHOLE ? step < steps : (int)threadIdx.x / 32 * (KEYS / shape::WARPS) < live(step)) {
             const char *const k = SHORT ? filled_head_rows_here(p.k.rows, item) : k_rows;
             const char *const v = SHORT ? filled_head_rows_here(p.v.rows, item) : v_rows;
-            decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(stage, k, p.k, p.shift, places);
+            decode_copy<KEYS, shape::WARPS, shape::ROW, MODIFIED>(to, k, p.k, p.shift, from);
             if (MODIFIED)
-                decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(stage, p.k, p.shift, item, places);
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW>(to, p.k, p.shift, item, from);
             if (!shape::V_IN_K)
-                decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(stage + shape::PANEL, v,
-                                                                        p.v, p.shift, places);
+                decode_copy<KEYS, shape::WARPS, shape::ROW_V, MODIFIED>(to + shape::PANEL, v, p.v,
+                                                                        p.shift, from);
             if (MODIFIED && !shape::V_IN_K)
-                decode_copy_rest<KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v,
-                                                                   p.shift, item, places);
+                decode_copy_rest<KEYS, shape::WARPS, shape::ROW_V>(to + shape::PANEL, p.v, p.shift,
+                                                                   item, from);
         }
         if (MODIFIED && p.stored && step < steps)
-            decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, places);
+            decode_copy_scales<shape>(shared + decode_scales_at<shape>(step), p, item, from);
         cp_async_commit();
-    };
-#pragma unroll 1
-    for (int32_t step = 0; step < STAGES - 1; step++)
-        fill(step);
-    if (shape::SPLIT) /* while keys are on their way: it waits for what it reads */
-        decode_split_q<shape, MODIFIED>(shared + shape::Q, lower, p, item);
-
-    struct decode_q<shape> q;
-    struct attention_state<T, shape::DIMS_O, 16> state;
-    const struct decode_lane lane = decode_lane_of<shape>(p);
-    attention_clear(state, 0);
-    if (shape::Q_HELD) {
-        cp_async_wait<STAGES - 1>();
-        __syncthreads();
-        decode_hold_q(q, shared + shape::Q);
-        __syncthreads(); /* all have read Q */
     }
-    fill(STAGES - 1);
 
-#pragma unroll 1
-    for (int32_t step = 0; step < steps; step++) {
+    /* Waits for a step's rows, which this warp then widens where they have 8 bits, and fills the stage before. */
+    __device__ __forceinline__ void arrive(int32_t step) const {
         if (step == 0)
             cp_async_wait<STAGES - 1>();
         else
             cp_async_wait<STAGES - 2>();
-        const uint32_t stage = shared + (uint32_t)(step % STAGES * shape::STAGE);
         if (MODIFIED && p.stored) {
             __syncwarp(); /* a warp widens what it has copied */
-            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage, p.k);
+            decode_widen<T, KEYS, shape::WARPS, shape::ROW>(stage(step), p.k);
             if (!shape::V_IN_K)
-                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage + shape::PANEL, p.v);
+                decode_widen<T, KEYS, shape::WARPS, shape::ROW_V>(stage(step) + shape::PANEL, p.v);
         }
         __syncthreads();
         if (step > 0)
             fill(step - 1 + STAGES);
-        const uint32_t ahead = item.begin + (uint32_t)((step + STAGES) * KEYS) + threadIdx.x;
-        struct decode_place next = DECODE_NO_PLACE;
-        if (step > 0 && (int)threadIdx.x < KEYS && step + STAGES < steps)
-            next = decode_find(p, item, list, ahead);
-        if (!MODIFIED)
-            next.key = next.row; /* modifiers alone need keys, and registers are short */
-        /* Of the step before, whose places all have read. Plain scores do not wait for the lookup. */
-        struct decode_place *const later = ring + (step + STAGES) % RING * KEYS + (int)threadIdx.x;
-        const bool found = step > 0 && (int)threadIdx.x < KEYS;
-        if (MODIFIED && found)
-            *later = next;
-        const float *const scales =
-            reinterpret_cast<const float *>(memory + decode_scales_at<shape>(step));
-        const struct decode_place *const places = ring + step % RING * KEYS + key;
-        uint32_t *const kept =
-            reinterpret_cast<uint32_t *>(memory + shape::KEPT) + decode_group<shape>() * (KEYS / 2);
-        const int now = WHOLE ? KEYS : live(step);
-        if (key < now) {
-            float s[shape::TILES][4];
-            decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
-                                           stage + (uint32_t)(key * shape::ROW),
-                                           scales + key * shape::SCALES_KEY, p.k);
-            decode_join<shape>(s, lower);
-            if (MODIFIED) {
-                decode_modify<shape>(s, p, item, lane, places);
-                decode_draw<shape>(kept + key / 2, p, item, lane, places);
-            }
-            decode_mask<shape>(s, lane, places);
-#pragma unroll
-            for (int j = 0; j < shape::TILES; j++)
-#pragma unroll
-                for (int r = 0; r < shape::ROWS_LANE; r++)
-                    *reinterpret_cast<float2 *>(&scores[(row + 8 * r) * shape::S_PITCH + key +
-                                                        8 * j + warp_lane() % 4 * 2]) = {
-                        s[j][2 * r], s[j][2 * r + 1]};
+    }
+
+    /* S of this warp's keys of a step, handed on. */
+    __device__ __forceinline__ void score(int32_t step, const struct decode_q<shape> &q,
+                                          const struct decode_lane &lane) const {
+        constexpr int KEYS_WARP = 8 * shape::TILES;
+        const int row = 16 * decode_group<shape>() + warp_lane() / 4;
+        const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's */
+        const struct decode_place *const of = places(step) + key;
+        float s[shape::TILES][4];
+        if (key >= (WHOLE ? KEYS : live(step)))
+            return;
+        decode_scores<shape, MODIFIED>(s, q, shared + shape::Q,
+                                       stage(step) + (uint32_t)(key * shape::ROW),
+                                       scales(step) + key * shape::SCALES_KEY, p.k);
+        decode_join<shape>(s, lower());
+        if (MODIFIED) {
+            decode_modify<shape>(s, p, item, lane, of);
+            decode_draw<shape>(kept() + key / 2, p, item, lane, of);
         }
-        if (!MODIFIED && found)
-            *later = next;
-        __syncthreads();
-        const uint32_t panel = stage + (shape::V_IN_K ? 0 : shape::PANEL);
+        decode_mask<shape>(s, lane, of);
+#pragma unroll
+        for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+            for (int r = 0; r < shape::ROWS_LANE; r++)
+                *reinterpret_cast<float2 *>(
+                    &scores()[(row + 8 * r) * shape::S_PITCH + key + 8 * j + warp_lane() % 4 * 2]) =
+                    {s[j][2 * r], s[j][2 * r + 1]};
+    }
+
+    /* Softmax and P V of a step, from all scores of this warp's rows. */
+    __device__ __forceinline__ void add(int32_t step, state_type &state) const {
+        const int row = 16 * decode_group<shape>() + warp_lane() / 4;
+        const int now = WHOLE ? KEYS : live(step);
+        const uint32_t panel = stage(step) + (shape::V_IN_K ? 0 : shape::PANEL);
         const float scale =
             MODIFIED ? modify_scale(p.run.modify, p.run.score_scale) : p.run.score_scale;
 #pragma unroll 1
@@ -169,26 +152,97 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
                     float2 two = {-INFINITY, -INFINITY};
                     if (r < shape::ROWS_LANE)
                         two = *reinterpret_cast<const float2 *>(
-                            &scores[(row + 8 * r) * shape::S_PITCH + at + 8 * j +
-                                    warp_lane() % 4 * 2]);
+                            &scores()[(row + 8 * r) * shape::S_PITCH + at + 8 * j +
+                                      warp_lane() % 4 * 2]);
                     s[0][j][2 * r] = two.x, s[0][j][2 * r + 1] = two.y;
                 }
             decode_add<shape>(state, s, panel + (uint32_t)(at * shape::ROW_V), scale, [&] {
                 if (MODIFIED) {
-                    decode_drop(s, p, kept + at / 2);
-                    decode_scale_weights<shape>(s, p,
-                                                scales + at * shape::SCALES_KEY + shape::SCALES_K);
+                    decode_drop(s, p, kept() + at / 2);
+                    decode_scale_weights<shape>(
+                        s, p, scales(step) + at * shape::SCALES_KEY + shape::SCALES_K);
                 }
             });
         }
     }
+};
+
+/* Begins an item: Q, and rows of all stages but one, are on their way. */
+template <class shape, bool MODIFIED>
+static __device__ __forceinline__ struct decode_pass<shape, MODIFIED>
+decode_begin(char *memory, const struct decode_params &p, const struct work_item &w) {
+    using pass_type = struct decode_pass<shape, MODIFIED>;
+    const uint32_t shared = shared_address(memory);
+    const struct decode_item item = decode_item_of(p, w);
+    const struct decode_ends ends = decode_ends_of(p, item.T);
+    if (!shape::SPLIT)
+        decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
+    cp_async_commit();
+    const pass_type pass = {memory,
+                            shared,
+                            p,
+                            item,
+                            decode_list_of(p, ends),
+                            (int32_t)((item.end - item.begin + shape::KEYS - 1) / shape::KEYS),
+                            filled_head_rows(p.k.rows, item),
+                            filled_head_rows(p.v.rows, item)};
+    for (int i = (int)threadIdx.x; i < pass_type::RING * shape::KEYS; i += shape::THREADS)
+        pass.places(0)[i] = decode_find(p, item, pass.list, item.begin + (uint32_t)i);
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t step = 0; step < shape::STAGES - 1; step++)
+        pass.fill(step);
+    if (shape::SPLIT) /* while keys are on their way: it waits for what it reads */
+        decode_split_q<shape, MODIFIED>(shared + shape::Q, pass.lower(), p, item);
+    return pass;
+}
+
+/* An item, which also stands at `again`. */
+template <class shape, bool MODIFIED>
+static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
+                                                  const struct work_item &w,
+                                                  const struct work_item *again) {
+    using pass_type = struct decode_pass<shape, MODIFIED>;
+    constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES;
+    const pass_type pass = decode_begin<shape, MODIFIED>(memory, p, w);
+    struct decode_q<shape> q;
+    typename pass_type::state_type state;
+    const struct decode_lane lane = decode_lane_of<shape>(p);
+    attention_clear(state, 0);
+    if (shape::Q_HELD) {
+        cp_async_wait<STAGES - 1>();
+        __syncthreads();
+        decode_hold_q(q, pass.shared + shape::Q);
+        __syncthreads(); /* all have read Q */
+    }
+    pass.fill(STAGES - 1);
+#pragma unroll 1
+    for (int32_t step = 0; step < pass.steps; step++) {
+        pass.arrive(step);
+        /* Of the step before, whose places all have read. Plain scores do not wait for the lookup. */
+        const bool found = step > 0 && (int)threadIdx.x < KEYS;
+        struct decode_place *const later = pass.places(step + STAGES) + (int)threadIdx.x;
+        struct decode_place next = DECODE_NO_PLACE;
+        if (found && step + STAGES < pass.steps)
+            next = decode_find(p, pass.item, pass.list,
+                               pass.item.begin + (uint32_t)((step + STAGES) * KEYS) + threadIdx.x);
+        if (!MODIFIED)
+            next.key = next.row; /* modifiers alone need keys, and registers are short */
+        if (MODIFIED && found)
+            *later = next;
+        pass.score(step, q, lane);
+        if (!MODIFIED && found)
+            *later = next;
+        __syncthreads();
+        pass.add(step, state);
+    }
     cp_async_wait_all(); /* Q, where there is no step */
     if (MODIFIED && p.v_late)
-        attention_scale_o(state, decode_scale_late(p, item));
-    if (SHORT)
+        attention_scale_o(state, decode_scale_late(p, pass.item));
+    if (pass_type::SHORT)
         decode_finish<shape>(p, decode_item_of(p, *again), state);
     else
-        decode_finish<shape>(p, item, state);
+        decode_finish<shape>(p, pass.item, state);
 }
 
 template <class shape, bool MODIFIED>
