@@ -77,6 +77,7 @@ tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(planning select INCLUDES src src/cuda)
 tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src src/cuda)
+tessera_test(planning bytes INCLUDES src src/cuda)
 tessera_test(planning regret SOURCES tests/support/timings.c INCLUDES src src/cuda)
 add_test(NAME regret_all CONFIGURATIONS Long COMMAND test_regret all)
 tessera_test(planning decode_params INCLUDES src src/cuda)
@@ -88,7 +89,7 @@ tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/fi
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
 tessera_test(unit fill_granules SOURCES tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu src/cuda)
-foreach(name caches views decode_params granules plan regret select select_decode staged_variants cuda_print
+foreach(name caches views bytes decode_params granules plan regret select select_decode staged_variants cuda_print
         cuda_backward cuda_backward_staged fill_kernels fill_granules)
     tessera_cuda_planning(${name})
 endforeach()
