@@ -19,7 +19,8 @@ tessera=$folder/tessera
 info=$("$tessera" info) || { echo "bench/fit.sh: no program in $folder: build first" >&2; exit 1; }
 device=$(sed -n 's/^cuda *0: \(.*, sm_.*\)/\1/p' <<<"$info")
 card=${device%%, sm_*}
-multiprocessors=$(sed 's/.* \([0-9]*\) multiprocessors.*/\1/' <<<"$device")
+multiprocessors=${device% multiprocessors*}
+multiprocessors=${multiprocessors##* }
 [ -n "$card" ] || { echo 'bench/fit.sh: there is no GPU' >&2; exit 1; }
 commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
 work=$(mktemp -d)

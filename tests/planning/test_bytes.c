@@ -145,12 +145,22 @@ static void reserved_predictions_follow_the_keys(void **state) {
     tess_plan_free(plan);
 }
 
+/* A rate is not negative. */
+static void negative_rates_are_refused(void **state) {
+    (void)state;
+    const tess_problem problem = problem_make(64);
+    const tess_target target = target_of(-1);
+    cuda_table_needed();
+    plan_refuses(&problem, &target, TESS_INVALID_ARGUMENT, "memory_rate is negative");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_dense_decode_is_faster_than_memory),
         cmocka_unit_test(what_is_not_listed_is_not_read),
         cmocka_unit_test(caches_are_read_as_they_are),
         cmocka_unit_test(reserved_predictions_follow_the_keys),
+        cmocka_unit_test(negative_rates_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -176,11 +176,14 @@ static int print_pipelines(const struct lab_case *c, const struct asked *asked,
     if (planned && without != LAB_ANY)
         printf("%s %s: no plan: %s\n", tess_backend_name(backend), lab_pipeline_name(without),
                reason->text);
-    if (planned && c->pipeline == LAB_ANY && is_one_call(c))
+    /* Predictions that memory bounds are equal: the call compares the costs behind them. */
+    const bool known =
+        seconds[TESS_FUSED] < seconds[TESS_STAGED] || seconds[TESS_STAGED] < seconds[TESS_FUSED];
+    if (planned && known && c->pipeline == LAB_ANY && is_one_call(c))
         printf("  tess_attention%s takes the %s pipeline\n",
                lab_case_backward(c) ? "_backward" : "",
-               lab_pipeline_name(seconds[TESS_FUSED] <= seconds[TESS_STAGED] ? TESS_FUSED
-                                                                             : TESS_STAGED));
+               lab_pipeline_name(seconds[TESS_FUSED] < seconds[TESS_STAGED] ? TESS_FUSED
+                                                                            : TESS_STAGED));
     return planned;
 }
 
@@ -206,15 +209,16 @@ int plan_main(int argc, char **argv) {
         "\vA case is one line of key=value pairs, for example\n"
         "  h=16,n=16384,d=128,dtype=bf16,block=128x128,pattern=random(0.1,1)\n\n"
         "What is printed:\n"
-        "  tile       queries that a kernel takes at once, with what other heights would take\n"
-        "  lists      query tiles and the keys that they list, each once a tile: those that all\n"
-        "             queries of the tile list (full), and others (masked)\n"
-        "  use        pairs of a query and a key that are listed, of those that are computed\n"
-        "  schedule   pieces of work: query tiles, or parts of split ones, which are combined\n"
-        "  workspace  memory of a run; image: memory of the plan's lists on a device\n"
+        "  tile       queries that a kernel takes at once; what other heights take\n"
+        "  lists      query tiles and the keys that they list, each once a tile: keys\n"
+        "             of all its queries (full), and others (masked)\n"
+        "  use        listed pairs of a query and a key, of those that are computed\n"
+        "  schedule   pieces of work: query tiles, or parts of split ones\n"
+        "  memory     workspace: of a run; image: of the plan's lists on a device\n"
+        "  pairs      of a query and a key that it lists, over all heads\n"
         "  bytes      of inputs that are listed and of the output, each moved once\n"
-        "  floor      what the device's memory takes for the bytes\n"
-        "  predicted  what the cost model expects of a run, never less than the floor",
+        "  floor      what the device's memory takes for these bytes\n"
+        "  predicted  what costs say that a run takes, never less than the floor",
         NULL,
         reference_case_filter,
         NULL};
@@ -236,7 +240,7 @@ int plan_main(int argc, char **argv) {
         return report("plan", "--target is a GPU, and the case says backend=cpu");
     if (options.keys >= 0 && !lab_case_listed(&c))
         return report("plan",
-                      "--keys is of lists on the device (topk=...), which the case has none of");
+                      "--keys is of lists on the device (topk=...), which the case has not");
     tess_error error = tess_error_init();
     tess_pattern *pattern;
     if (lab_case_pattern(&c, &pattern, &error) != TESS_OK) {
