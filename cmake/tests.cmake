@@ -78,6 +78,9 @@ tessera_test(unit operation INCLUDES src LINK -Wl,--wrap=operation_get)
 tessera_test(planning select INCLUDES src src/cuda)
 tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src src/cuda)
+tessera_test(planning bytes INCLUDES src src/cuda)
+tessera_test(planning regret SOURCES tests/support/timings.c INCLUDES src src/cuda)
+add_test(NAME regret_all CONFIGURATIONS Long COMMAND test_regret all)
 tessera_test(planning decode_params INCLUDES src src/cuda)
 tessera_test(planning staged_variants INCLUDES src src/cuda)
 tessera_test(planning cuda_print INCLUDES src src/cuda)
@@ -87,7 +90,7 @@ tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/fi
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
 tessera_test(unit fill_granules SOURCES tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu src/cuda)
-foreach(name caches views decode_params granules plan select select_decode staged_variants cuda_print
+foreach(name caches views bytes decode_params granules plan regret select select_decode staged_variants cuda_print
         cuda_backward cuda_backward_staged fill_kernels fill_granules)
     tessera_cuda_planning(${name})
 endforeach()
@@ -122,7 +125,7 @@ tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c t
 # Tests of planning and of kernels at each CPU level of this build, optimised: with checks and counters
 # verify_teams draws kernels of every level. Sweeps of minutes are of `ctest -C Long`.
 set(level_sweeps caches gradients gradients_cpu modifiers properties views)
-list(REMOVE_ITEM level_tests ${level_sweeps})
+list(REMOVE_ITEM level_tests ${level_sweeps} regret) # plans for a GPU alone
 set(levels_tested)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set(levels_tested ${cpu_built})
@@ -153,7 +156,7 @@ set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_threads decode PRO
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention caches gradients modifiers cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention caches gradients modifiers regret regret_all cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
@@ -250,6 +253,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
         COMMAND ${PROJECT_SOURCE_DIR}/tests/kernels/neon.sh portable)
     set_tests_properties(neon aarch64_portable PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
+    add_test(NAME fit COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/fit.sh)
     add_test(NAME launches COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/launches.sh)
     set(pages README.md docs/choosing.md docs/performance.md)
     add_test(NAME numbers COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/numbers.sh ${pages})

@@ -659,6 +659,7 @@ typedef struct tess_target {
     int32_t multiprocessors;         /* CUDA */
     int64_t shared_memory_per_block; /* CUDA: bytes that a block can ask for, 0 = unknown */
     int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
+    int64_t memory_rate; /* CUDA: bytes a second of device memory, 0: of the fastest such architecture */
 } tess_target;
 TESS_DEFINE_INIT(tess_target)
 
@@ -781,17 +782,23 @@ typedef struct tess_plan_info {
     int64_t work_items;       /* over all batches and heads, these once, splits counted */
     int64_t split_tiles;      /* query tiles that are split and merged */
     int64_t memory_size;      /* bytes that the plan occupies */
-    double predicted_seconds; /* the cost model's: one thread on the CPU, the device on CUDA */
+    double predicted_seconds; /* tess_plan_predict, of reserved plans at capacity */
     /* Of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
+    int64_t bytes;          /* of q, k, v and o that a run moves at least: what is listed, each once */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
 /* Fills *info. Errors: INVALID_ARGUMENT. */
 TESS_API tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info,
                                         tess_error *error);
+
+/* Seconds that a run is predicted to take: one thread on the CPU, the device on CUDA, there never less than
+ * the device's memory takes for the bytes. keys: those that a fill lists, as tess_fill_report counts them, -1
+ * for all that the capacity holds; plans that are not reserved know theirs. 0 for a NULL plan. */
+TESS_API double tess_plan_predict(const tess_plan *plan, int64_t keys);
 
 /*
  * A plan in words: kernels chosen and why others were not, lists, schedule, cost. Writes at most

@@ -4,6 +4,7 @@
 #include "plan/reserve.h"
 #include "base/status.h"
 
+#include <math.h>
 #include <string.h>
 
 static const tess_backend backends[] = {TESS_CPU, TESS_CUDA};
@@ -46,8 +47,41 @@ tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t
     tess_status status = check_backend(&b, backend, __func__, "backend", error);
     if (!status)
         status = b->device.target(device, &known, error);
-    return status ? status
-                  : give(target, &known, sizeof known, sizeof known, __func__, "target", error);
+    return status
+               ? status
+               : give(target, &known, sizeof known, TARGET_FIRST_SIZE, __func__, "target", error);
+}
+
+/* The fastest memory that was built beside an architecture: predictions are never faster. */
+static int64_t memory_rate(int32_t architecture) {
+    static const struct {
+        int32_t architecture;
+        double rate; /* bytes a second */
+    } memories[] = {{80, 2.04e12}, {86, 1.01e12}, {87, .2e12},  {89, 1.01e12},
+                    {90, 4.9e12},  {120, 1.8e12}, {121, .28e12}};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        if (memories[i].architecture == architecture)
+            return (int64_t)memories[i].rate;
+    return (int64_t)8e12;
+}
+
+tess_status check_target(tess_target *out, const tess_target *given, const char *function,
+                         tess_error *error) {
+    *out = tess_target_init();
+    if (!given)
+        return tess_target_query(out, TESS_CPU, -1, error);
+    const char *wrong = struct_take(out, sizeof *out, TARGET_FIRST_SIZE, given);
+    if (!wrong && !tess_backend_name(out->backend))
+        wrong = "backend is not TESS_CPU or TESS_CUDA";
+    if (!wrong && out->backend == TESS_CUDA && out->multiprocessors < 1)
+        wrong = "multiprocessors is below 1";
+    if (!wrong && out->memory_rate < 0)
+        wrong = "memory_rate is negative";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "target", "target: %s", wrong);
+    if (out->backend == TESS_CUDA && !out->memory_rate)
+        out->memory_rate = memory_rate(out->architecture);
+    return TESS_OK;
 }
 
 int64_t tess_kernel_count(void) {
@@ -135,11 +169,18 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
         (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +
                   work_memory(rows, plan->backend) + work_memory(keys, plan->backend) +
                   batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
-    known.predicted_seconds = plan->predicted_seconds;
+    known.predicted_seconds = tess_plan_predict(plan, -1);
+    known.bytes = (int64_t)fmin(plan->reserved ? reserve_bytes(plan, -1) : plan->bytes, 0x1p62);
     known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
     known.packed_queries =
         work_copied(keys) ? plan->n_tiles * plan->block_q : listed_keys(&keys->lists);
     return give(info, &known, sizeof known, PLAN_INFO_FIRST_SIZE, __func__, "info", error);
+}
+
+double tess_plan_predict(const tess_plan *plan, int64_t keys) {
+    return !plan            ? 0
+           : plan->reserved ? reserve_seconds(plan, keys)
+                            : plan_seconds(plan, plan->predicted_seconds, plan->bytes);
 }
 
 /* ---- structs, for other languages ------------------------------------------------------------ */

@@ -125,7 +125,7 @@ double bench_floor_bytes(const tess_problem *p, tess_stage stage, const struct b
     const double k = element * elements(p, p->heads_kv, p->n_kv, p->d_qk);
     const double v = element * elements(p, p->heads_kv, p->n_kv, p->d_v);
     const double between = 4 * (double)a->scores, lists = 4 * (double)a->tiles;
-    const double bytes[] = {[TESS_STAGE_ATTENTION] = q + k + v + o + lists,
+    const double bytes[] = {[TESS_STAGE_ATTENTION] = (double)a->bytes + lists,
                             [TESS_STAGE_SDDMM] = q + k + between + lists,
                             [TESS_STAGE_SOFTMAX] = 2 * between,
                             [TESS_STAGE_SPMM] = between + v + o + lists};

@@ -20,6 +20,7 @@ struct bench_amounts {
     int64_t tiles;  /* of the pattern's lists */
     int64_t scores; /* staged: BCSR scores between the stages */
     int64_t keys;   /* fused: gathered, each once for each query tile that lists it */
+    int64_t bytes;  /* fused: of inputs that are listed and of outputs, by tess_plan_info */
 };
 
 /* Measures the current CUDA device unless that was done. Answers NULL, or why not; a library that

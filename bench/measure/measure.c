@@ -263,6 +263,7 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
                     ? 0
                     : plan->packed_keys * (problem.batch * problem.heads_q / plan->tile_heads) /
                           (info.batch * info.heads),
+        .bytes = plan->bytes,
     };
     const struct bench_limits limits = cuda ? *device : cpu_limits(m, &problem, &amounts);
     r->copy_gbs = limits.copy_gbs, r->cache_gbs = limits.cache_gbs;
@@ -306,6 +307,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         tess_fill_report report = tess_fill_report_init();
         broken = bench_lists_report(&m->lists, &report, &m->error);
         info.pairs = report.pairs;
+        info.predicted_seconds = tess_plan_predict(m->plan, report.keys);
     }
     if (!broken) {
         m->r->pairs = info.pairs;

@@ -75,7 +75,7 @@ class PlanInfo(Struct):
 class Target(Struct):
     _fields_ = [("struct_size", c_size_t), ("backend", c_int), ("device", c_int32),
                 ("architecture", c_int32), ("multiprocessors", c_int32),
-                ("shared_memory_per_block", c_int64), ("cache_size", c_int64)]
+                ("shared_memory_per_block", c_int64), ("cache_size", c_int64), ("memory_rate", c_int64)]
 
 
 class Tensor(Struct):

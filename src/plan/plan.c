@@ -117,6 +117,8 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     if (!status)
         status = works_make(plan, m, kernel, error);
     if (!status)
+        status = bytes_count(plan, m, error);
+    if (!status)
         status = workspace_size(plan, error);
     if (status) {
         tess_plan_free(plan);
@@ -124,6 +126,11 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     }
     *out = plan;
     return TESS_OK;
+}
+
+double plan_seconds(const tess_plan *plan, double seconds, double bytes) {
+    const double rate = (double)plan->target.memory_rate;
+    return rate > 0 ? fmax(seconds, bytes / rate) : seconds;
 }
 
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {

@@ -62,7 +62,8 @@ struct tess_plan {
     size_t image;     /* bytes of the device image; 0 where there is none */
     size_t workspace; /* what tess_run needs: that of plan_carve */
     int64_t pairs;    /* over all batches and query heads */
-    double predicted_seconds;
+    double bytes;     /* of q, k, v and o that a run moves at least (bytes.c); 0 where it is reserved */
+    double predicted_seconds; /* that kernels take, whatever the memory */
     struct reserved *reserved; /* where lists come with the image; else NULL */
 };
 
@@ -77,6 +78,15 @@ const struct pass *plan_pass(const tess_plan *plan, tess_stage stage);
 /* Predicted seconds of the staged pipeline on a fused plan's problem; infinite where it has no kernel.
  * Nothing is allocated. */
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern);
+
+/* Bytes of Q, K, V and O that a run moves at least: `keys` rows of K and V, `queries` of Q, all of O. */
+double bytes_moved(const struct problem *p, double keys, double queries);
+
+/* Counts the plan's bytes: rows and keys of the pattern's tiles, each once for the heads that share it. */
+tess_status bytes_count(tess_plan *plan, const struct bcsr *m, tess_error *error);
+
+/* `seconds` of kernels, or those that the target's memory takes for the bytes where these are more. */
+double plan_seconds(const tess_plan *plan, double seconds, double bytes);
 
 /* The workspace of tess_run: what lives from pass to pass, of which the operation's operands learn unless
  * they are NULL, then room for the largest of a pass, which is answered. */

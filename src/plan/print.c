@@ -156,6 +156,20 @@ static void say_lists(struct text *t, const tess_plan *plan, const struct work *
             100 * pairs / (keys * rows / sums.tiles));
 }
 
+/* What a run moves at least, and how fast the target's memory could do so; then what is predicted. `when` ends
+ * the line. */
+static void say_seconds(struct text *t, const tess_plan *plan, double bytes, double seconds,
+                        const char *when) {
+    const double rate = (double)plan->target.memory_rate;
+    say(t, "  bytes     %.0f of q, k, v and %s, each once\n", bytes,
+        plan->problem.operation == TESS_ATTENTION ? "o" : "d_o");
+    if (rate > 0)
+        say(t, "  floor     %.4g ms for these, as memory moves %.3g TB/s\n", 1e3 * bytes / rate,
+            1e-12 * rate);
+    say(t, "  predicted %.4g ms%s%s\n", seconds * 1e3,
+        plan->target.backend == TESS_CPU ? " on one thread" : "", when);
+}
+
 static void say_reserved(struct text *t, const tess_plan *plan) {
     static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
     const struct reserved *r = plan->reserved;
@@ -168,10 +182,16 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
     say(t, "  tile      %d rows", (int)s->tile_rows);
     if (plan->work.tile_heads > 1)
         say(t, " of each of %d heads", (int)plan->work.tile_heads);
-    say(t, "\n  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
+    const int64_t keys = reserve_keys(plan);
+    const double each = (double)keys / (double)(plan->n_lists * s->tiles);
+    say(t, "\n  keys      %.0f of a query tile, %lld of all, %.0f pairs, at capacity\n", each,
+        (long long)keys,
+        (double)(plan->problem.batch * plan->problem.heads_q) * (double)s->n_q * each);
+    say(t, "  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
         plural(r->items), (long long)r->combines, plural(r->combines));
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
+    say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");
 }
 
 /* Tiles of a work and the schedule over them; nothing where no pass walks it. */
@@ -212,7 +232,8 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));
     else
         say(&t, ", image %zu bytes\n", plan->image);
-    say(&t, "  predicted %.4g ms%s\n", plan->predicted_seconds * 1e3,
-        plan->target.backend == TESS_CPU ? " on one thread" : "");
+    say(&t, "  pairs     %lld listed\n", (long long)plan->pairs);
+    say_seconds(&t, plan, plan->bytes, plan_seconds(plan, plan->predicted_seconds, plan->bytes),
+                "");
     return t.length;
 }

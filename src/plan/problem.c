@@ -355,21 +355,6 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
     return TESS_OK;
 }
 
-tess_status check_target(tess_target *out, const tess_target *given, const char *function,
-                         tess_error *error) {
-    *out = tess_target_init();
-    if (!given)
-        return tess_target_query(out, TESS_CPU, -1, error);
-    const char *wrong = struct_take(out, sizeof *out, sizeof *out, given);
-    if (!wrong && !tess_backend_name(out->backend))
-        wrong = "backend is not TESS_CPU or TESS_CUDA";
-    if (!wrong && out->backend == TESS_CUDA && out->multiprocessors < 1)
-        wrong = "multiprocessors is below 1";
-    if (wrong)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "target", "target: %s", wrong);
-    return TESS_OK;
-}
-
 tess_status check_backend(const struct backend **out, tess_backend backend, const char *function,
                           const char *argument, tess_error *error) {
     *out = backend_get(backend);

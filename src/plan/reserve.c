@@ -213,6 +213,31 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     return TESS_OK;
 }
 
+/* ---- predicting ---- */
+
+int64_t reserve_keys(const tess_plan *plan) {
+    const struct fill_shape *s = &plan->reserved->shape;
+    return plan->n_lists * s->tiles * keys_most(s);
+}
+
+double reserve_bytes(const tess_plan *plan, int64_t keys) {
+    const struct problem *p = &plan->problem;
+    const double tiles = (double)plan->n_lists * (double)plan->reserved->shape.tiles;
+    const double listed = (double)(keys < 0 ? reserve_keys(plan) : keys) / tiles; /* by a tile */
+    return bytes_moved(p, (double)(p->batch * p->heads_kv) * listed,
+                       (double)(p->batch * p->heads_q * p->n_q));
+}
+
+double reserve_seconds(const tess_plan *plan, int64_t keys) {
+    const struct reserved *r = plan->reserved;
+    const struct kernel_cost *cost = &plan->passes->kernel->cost;
+    const double packs = (double)r->units / ((double)plan->n_lists * (double)r->shape.tiles);
+    const double listed = (double)(keys < 0 ? reserve_keys(plan) : keys);
+    return plan_seconds(
+        plan, cost->launch + r->item_seconds * (double)r->units + r->key_seconds * packs * listed,
+        reserve_bytes(plan, keys));
+}
+
 /* ---- filling ---- */
 
 tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,

@@ -32,6 +32,14 @@ tess_status reserve_make(tess_plan **plan, const struct problem *problem, const 
                          const struct fill_shape *shape, const tess_target *target,
                          const struct backend *backend, tess_error *error);
 
+/* Keys of all query tiles of all lists where each has as many as its capacity holds. */
+int64_t reserve_keys(const tess_plan *plan);
+
+/* Bytes that a run moves at least, and seconds that it is predicted to take, where a fill lists so many keys
+ * (tess_fill_report); -1: reserve_keys. */
+double reserve_bytes(const tess_plan *plan, int64_t keys);
+double reserve_seconds(const tess_plan *plan, int64_t keys);
+
 /* Fills an image, in the order of the stream, from what check_filling answered. */
 tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
                          tess_stream stream, tess_error *error);

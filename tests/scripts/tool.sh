@@ -108,6 +108,12 @@ for target in gpu 90 90x x132 90x0 0x132 90x132x1 -90x132 99999999999x1; do
     refused "--target $target: h100, h200," plan --target=$target n=256
 done
 refused '--target is a GPU' plan --target h200 n=256,backend=cpu
+refused '--keys is of lists on the device' plan --keys 4 n=256
+refused 'a whole number from 0' plan --keys=-1 n=64,nkv=256,topk=16
+good plan --keys 4 n=64,nkv=256,topk=16,backend=cpu
+says '  keys      16 of a query tile, 8192 of all, 8192 pairs, at capacity'
+says ' of q, k, v and o, each once'
+says ' ms where each query tile lists 4 keys'
 refused 'given twice' plan --target h200 --target h100 n=256
 if "$tessera" info | grep -q '^kernel  *cuda'; then
     for target in h100 h200 a100 l40s rtx4090 b200 rtx5090 90x132 80x108; do

@@ -21,7 +21,7 @@ static tess_problem problem_of(void) {
 }
 
 static const struct bench_amounts amounts = {
-    .pairs = 1000000, .tiles = 10000, .scores = 1250000, .keys = 500000};
+    .pairs = 1000000, .tiles = 10000, .scores = 1250000, .keys = 500000, .bytes = 2640000};
 static const struct bench_limits limits = {
     .measured = 1, .copy_gbs = 1, .cache_gbs = 1, .matmul_tflops = {1e6, 1e6, 1e6}};
 

@@ -49,7 +49,7 @@ static tess_status cuda_attribute(int32_t *value, enum cudaDeviceAttr attribute,
 }
 
 static tess_status cuda_target_query(int32_t device, tess_target *target, tess_error *error) {
-    int32_t major, minor, multiprocessors, shared, cache;
+    int32_t major, minor, multiprocessors, shared, cache, clock, width;
     const struct {
         int32_t *value;
         enum cudaDeviceAttr attribute;
@@ -59,6 +59,8 @@ static tess_status cuda_target_query(int32_t device, tess_target *target, tess_e
         {&multiprocessors, cudaDevAttrMultiProcessorCount},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
         {&cache, cudaDevAttrL2CacheSize},
+        {&clock, cudaDevAttrMemoryClockRate},    /* kHz, of two transfers each */
+        {&width, cudaDevAttrGlobalMemoryBusWidth}, /* bits; 0 of memory that a host has */
     };
     cudaError_t code = device == -1 ? cudaGetDevice(&device) : cudaSuccess;
     if (code != cudaSuccess)
@@ -75,6 +77,7 @@ static tess_status cuda_target_query(int32_t device, tess_target *target, tess_e
     target->multiprocessors = multiprocessors;
     target->shared_memory_per_block = shared;
     target->cache_size = cache;
+    target->memory_rate = (int64_t)clock * 1000 * 2 * width / 8;
     return TESS_OK;
 }
 

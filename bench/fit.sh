@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Costs of fused CUDA kernels, measured on this machine's GPU and written to src/cuda/costs.def:
+#   bench/fit.sh [FOLDER [KERNELS [OUT]]]
+#
+# FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
+# regular expression (default: Hopper's forward of bf16, whose f16 twins have the same costs), OUT the file
+# ($OUT/costs.def where $OUT is set). For each kernel and tile height six lists are timed that fill the device
+# in whole waves; bench/fit.awk solves for launch, item and steps (docs/design/lists.md, "Measured costs").
+# Some five minutes at most: what the time cuts short is named, and its kernels are left out.
+# Exit status: 0 all is written, 1 a step failed, 3 some kernels are left out.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+folder=$(realpath "${1:-build/release}") || exit 1
+kernels=${2:-^cuda_attention_bf16_sm90_}
+out=${3:-${OUT:-src/cuda}/costs.def}
+limit=280 # seconds of timing
+export LD_LIBRARY_PATH=$folder:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+tessera=$folder/tessera
+info=$("$tessera" info) || { echo "bench/fit.sh: no program in $folder: build first" >&2; exit 1; }
+device=$(sed -n 's/^cuda *0: \(.*, sm_.*\)/\1/p' <<<"$info")
+card=${device%%, sm_*}
+multiprocessors=${device% multiprocessors*}
+multiprocessors=${multiprocessors##* }
+[ -n "$card" ] || { echo 'bench/fit.sh: there is no GPU' >&2; exit 1; }
+commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+began=$SECONDS
+
+# Items in whole waves, of 1 to 4 CTAs on a multiprocessor: 3072 queries are 16 tiles of 192 rows.
+heads=$((multiprocessors % 4 ? multiprocessors : multiprocessors / 4))
+
+# case_of KERNEL ROWS HEADS BLOCK KEEP: equal lists, one for all heads, in whole tiles
+case_of() {
+    local d=${1##*_d} v
+    v=${d#*_v}
+    d=${d%%_*} v=${v%%_*}
+    echo "h=$3,n=3072,nkv=4096,d=$d,dv=$v,dtype=bf16,block=$4,pattern=random_row($5,1),lists=1,backend=cuda,$(
+        )pipeline=fused,kernel=$1,tile=$2,split=1048576"
+}
+
+# lists_of KERNEL ROWS: a line for each list: the case in full, kernel, rows, keys of a block, items, full and
+# masked keys of an item. One step, and of twice the heads; 12 and 32 steps; rows of blocks half as high as the
+# tile, which leave masks; single keys, which are gathered. Fails where the kernel refuses one.
+lists_of() {
+    local heads=$heads list
+    for list in "$heads ${2}x64 .015625" "$((2 * heads)) ${2}x64 .015625" "$heads ${2}x64 .1875" \
+        "$heads ${2}x64 .5" "$heads $(($2 / 2))x64 .25" "$heads ${2}x1 .25"; do
+        # shellcheck disable=SC2086 # three words
+        "$tessera" plan "$(case_of "$1" "$2" $list)" 2>/dev/null >"$work/plan" || return
+        awk -v of="$1 $2" -v block="${list#*x}" '
+            NR == 1 { name = $0 }
+            $1 == "lists" { tiles = $2; full = $8; masked = $13 }
+            $1 == "schedule" { items = $2 }
+            END { print name, of, block + 0, items, full / tiles, masked / tiles }' "$work/plan"
+    done
+}
+
+"$tessera" info --kernels | sed -n 's/^kernel *\(cuda_attention_[^ ]*\) .*/\1/p' | grep -E -- "$kernels" |
+    while read -r kernel; do
+        for rows in 8 16 32 64 128 192; do
+            lists_of "$kernel" $rows >"$work/lists" && cat "$work/lists"
+        done
+    done >"$work/design"
+[ -s "$work/design" ] || { echo "bench/fit.sh: no kernel of this machine matches $kernels" >&2; exit 1; }
+echo "bench/fit.sh: $card, $multiprocessors multiprocessors: $(wc -l <"$work/design") timings"
+cut -d ' ' -f 1 "$work/design" >"$work/cases"
+"$tessera" bench --replay --seconds 0.02 --time-limit $limit --sweep "$work/cases" --csv "$work/times.csv" ||
+    { echo 'bench/fit.sh: the timing failed' >&2; exit 1; }
+
+# The lists that were timed, and their milliseconds.
+awk -f bench/csv.awk -f <(cat <<'END'
+FNR == 1 && NR > 1 { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i; next }
+NR == FNR { name = $1; sub(/^[^ ]* /, ""); design[name] = $0; next }
+{ cut($0, cells); print design[cells[column["case"]]], cells[column["ms"]] }
+END
+) "$work/design" "$work/times.csv" >"$work/timings"
+
+{
+    echo "/* Costs of fused kernels, written by bench/fit.sh: $card, commit $commit. Not to be edited."
+    echo ' * Nanoseconds: of a launch; of one multiprocessor, kept busy, an item, and steps of 64 keys: plain,'
+    echo ' * masked, gathered.'
+    echo ' *'
+    echo ' *   CUDA_COSTS(kernel, rows, launch, item, plain, masked, gathered)'
+    echo ' */'
+    awk -v multiprocessors="$multiprocessors" -f bench/fit.awk "$work/timings"
+} >"$work/costs.def" || exit 1
+cp "$work/costs.def" "$out"
+fitted=$(grep -c '^CUDA_COSTS(' "$out")
+echo "bench/fit.sh: $fitted costs in $out after $((SECONDS - began)) s"
+[ "$fitted" -eq $(($(wc -l <"$work/cases") / 6)) ] || exit 3

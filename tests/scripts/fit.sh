@@ -1,0 +1,71 @@
+#!/bin/bash
+# bench/fit.sh gives back the costs of a model: tests/scripts/fit.sh
+#
+# A program stands in for tessera: it answers info, plan and bench as the program does, and its times are those
+# of known costs. The file that fit.sh writes has these costs, but for kernels whose lists were cut short.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/tessera" <<'END'
+#!/bin/bash
+# Costs: launch 3000 ns; item 500 + rows, plain 400 + rows, masked 600 + rows, gathered 900 + rows.
+value() { sed -E "s/.*[,:]?$1=([^,]*).*/\1/" <<<",$case"; }
+lists() {
+    local rows=$(value tile) block=$(value block) keep=$(sed 's/.*random_row(\([^,]*\),.*/\1/' <<<"$case")
+    tiles=$((3072 / rows)) items=$((3072 / rows * $(value h)))
+    keys=$(awk -v keep="$keep" 'BEGIN { print 4096 * keep }')
+    if [ "${block%x*}" -eq "$rows" ]; then full=$keys masked=0; else full=256 masked=$((2 * keys - 512)); fi
+}
+case=${!#}
+case $1 in
+info)
+    echo 'cuda       0: NVIDIA Model, sm_90, 132 multiprocessors, 1.0 GiB of memory'
+    for kernel in bf16_sm90_d64 bf16_sm90_d64_r64 f16_sm90_d64 bf16_d64; do
+        echo "kernel     cuda_attention_$kernel (cuda attention)"
+    done ;;
+plan)
+    case $(value kernel),$(value tile) in
+    *_d64,128 | *_r64,8 | *_r64,64) ;;
+    *) exit 2 ;;
+    esac
+    lists
+    echo "$case"
+    echo "  lists     $tiles query tiles, $(((full + masked) * tiles)) packed keys: $((full * tiles)) in 9 full runs," \
+        "$((masked * tiles)) masked in 9 runs"
+    echo "  schedule  $items work items, 0 split tiles" ;;
+bench)
+    while [ $# -gt 0 ]; do
+        case $1 in --sweep) sweep=$2 ;; --csv) csv=$2 ;; esac
+        shift
+    done
+    echo 'asked,case,ms' >"$csv"
+    while read -r case; do
+        [ -z "${CUT-}" ] || [ "$(value tile)" != "$CUT" ] || continue
+        lists
+        awk -v rows="$(value tile)" -v block="$(value block)" -v items="$items" -v full="$full" -v masked="$masked" \
+            -v case="$case" 'BEGIN {
+                step = block ~ /x1$/ ? 900 : 400
+                item = 500 + rows + full / 64 * (step + rows) + masked / 64 * (600 + rows)
+                printf "\"x\",\"%s\",%.9g\n", case, 1e-6 * (3000 + items / 132 * item)
+            }'
+    done <"$sweep" >>"$csv" ;;
+esac
+END
+chmod +x "$work/tessera"
+echo 0123456 >"$work/commit"
+wanted='CUDA_COSTS(cuda_attention_bf16_sm90_d64, 128, 3000, 628, 528, 728, 1028)
+CUDA_COSTS(cuda_attention_bf16_sm90_d64_r64, 8, 3000, 508, 408, 608, 908)
+CUDA_COSTS(cuda_attention_bf16_sm90_d64_r64, 64, 3000, 564, 464, 664, 964)'
+# fits STATUS COSTS: fit.sh ends with STATUS and writes these costs, of this card and commit.
+fits() {
+    bench/fit.sh "$work" ^cuda_attention_bf16_sm90_ "$work/costs.def" >"$work/said" 2>&1
+    [ $? -eq "$1" ] && [ "$(grep '^CUDA_COSTS' "$work/costs.def")" = "$2" ] &&
+        grep -q 'bench/fit.sh: NVIDIA Model, commit 0123456\.' "$work/costs.def" && return
+    echo "FAILED: fit.sh wrote"
+    cat "$work/said" "$work/costs.def"
+    exit 1
+}
+fits 0 "$wanted"
+CUT=8 fits 3 "$(grep -v 'r64, 8,' <<<"$wanted")"
+echo '2 fits give back their costs'
