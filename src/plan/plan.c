@@ -1,7 +1,7 @@
 /* From problem and pattern to plan: passes, lists, schedule, what the backend prepares, memory. */
-#include "plan/plan.h"
-
+#include "plan/reserve.h"
 #include "plan/select.h"
+
 #include "base/status.h"
 
 #include <math.h>
@@ -42,7 +42,7 @@ static int images_place(tess_plan *plan) {
         return 0;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const struct kernel_args args = pass_args(&of_plan, pass);
-        if (staged ? pass != plan->passes : !pass->kernel->tiling)
+        if (staged ? pass != plan->passes : !pass->kernel->rows)
             continue;
         pass->image = plan->backend->image_size(&args);
         pass->image_at = plan->image;
@@ -97,6 +97,26 @@ static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr 
     return of;
 }
 
+struct premises plan_premises(const tess_plan *plan) {
+    return (struct premises){.problem = &plan->problem,
+                             .target = &plan->target,
+                             .backend = plan->backend,
+                             .filled = plan->reserved ? &plan->reserved->shape : NULL,
+                             .block_q = plan->block_q,
+                             .block_kv = plan->block_kv,
+                             .n_lists = plan->n_lists,
+                             .pairs = plan->pairs,
+                             .list_of = plan->list_of};
+}
+
+void plan_keep(tess_plan *plan, const struct candidate *c) {
+    plan->n_passes = c->n_passes, plan->joint = c->joint;
+    for (int i = 0; i < c->n_passes; i++) {
+        plan->passes[i] = c->passes[i];
+        plan->passes[i].work = c->passes[i].over_keys ? &plan->key_work : &plan->work;
+    }
+}
+
 tess_status plan_make(tess_plan **out, const struct problem *problem, const char *kernel,
                       const tess_pattern *pattern, const tess_target *target,
                       const struct backend *backend, tess_error *error) {
@@ -123,13 +143,15 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
             status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
+    struct premises premises = plan_premises(plan);
+    struct candidate candidate;
+    premises.kernel = kernel, premises.m = m;
     if (!status) {
         plan->problem.block_rows = block_rows_of(plan, m);
-        passes_begin(plan);
-        status = select_kernels(plan, kernel, error);
+        status = select_kernels(&candidate, &premises, 0, error);
     }
     if (!status)
-        status = works_make(plan, m, kernel, error);
+        status = works_make(plan, &candidate, &premises, error);
     if (!status)
         status = workspace_size(plan, error);
     if (status) {
@@ -141,19 +163,16 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
 }
 
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
-    tess_plan staged = *plan;
-    const double heads =
-        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
-    double seconds = 0;
-    staged.problem.pipeline = TESS_STAGED;
-    staged.problem.tile_rows = 0;
-    staged.joint = 0;
-    passes_begin(&staged);
-    if (select_kernels(&staged, NULL, NULL))
-        return INFINITY;
-    for (int i = 0; i < staged.n_passes; i++)
-        seconds += select_stage_cost(&staged, &staged.passes[i], &pattern->lists, heads);
-    return seconds;
+    struct problem staged = plan->problem;
+    struct premises premises = plan_premises(plan);
+    struct candidate candidate;
+    staged.pipeline = TESS_STAGED;
+    staged.tile_rows = 0;
+    premises.problem = &staged, premises.m = &pattern->lists;
+    return select_kernels(&candidate, &premises, 0, NULL) ||
+                   select_tiles(&candidate, &premises, NULL, NULL, NULL)
+               ? INFINITY
+               : candidate.seconds;
 }
 
 void tess_plan_free(tess_plan *plan) {
