@@ -1,4 +1,4 @@
-/* What passes cost, by the numbers of their kernels. */
+/* Costs of passes, by the numbers of their kernels. */
 #include "plan/cost.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ static double rows_skipped(const struct trial *t, double rows) {
            LISTS_GROUP * (sums->full_keys * ceil(rows / LISTS_GROUP) + sums->masked_groups);
 }
 
-/* What a kernel that can compute listed pairs alone saves by it, for `pairs` of these lists. */
+/* Seconds that computing listed pairs alone saves a kernel that can, for `pairs` of these lists. */
 static double listed_saves(const struct trial *t, double pairs, double dims, double rows) {
     const struct kernel_cost *cost = &t->kernel->cost;
     const struct family *family = t->kernel->family;

@@ -1,4 +1,4 @@
-/* What passes cost: formulas over a kernel's numbers (struct kernel_cost), which families answer by. Costs
+/* Costs of passes: formulas over a kernel's numbers (struct kernel_cost), which families answer by. Costs
  * are seconds of one CPU thread, or of a whole device. */
 #ifndef TESSERA_COST_H
 #define TESSERA_COST_H
@@ -15,7 +15,7 @@ struct trial {
     int64_t block_rows,
         block_columns;   /* queries and keys of a block; over keys, keys and queries */
     double heads, pairs; /* query heads that read each list; pairs that all heads list */
-    /* Of a pass over lists: rows of a tile, of each of tile_heads heads, and what lists then are. */
+    /* A pass over lists: rows of a tile, of each of tile_heads heads, and what lists then are. */
     int32_t rows, tile_heads;
     const struct lists_sums *sums;
     const struct bcsr *tiles; /* of a pass over the pattern's tiles */

@@ -241,13 +241,13 @@ enum packing {
 
 struct trial; /* cost.h */
 
-/* What the plan knows of the kernels of one family. Functions that are NULL answer what stands beside them. */
+/* Facts and answers of the kernels of a family. Functions that are NULL answer what stands beside them. */
 struct family {
     /* NULL if a kernel computes this problem on this target, else why not, in words. Shared memory is
      * not looked at: see select_refuses. */
     const char *(*refuses)(const struct kernel *kernel, const struct problem *problem,
                            const tess_target *target);
-    /* The same of filled lists of a shape. NULL: it takes all. */
+    /* Refuses filled lists of a shape likewise. NULL: it takes all. */
     const char *(*refuses_filled)(const struct fill_shape *shape);
     /* Seconds that a pass takes, but for its launch: what heights and kernels are weighed by. */
     double (*seconds)(const struct trial *trial);

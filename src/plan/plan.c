@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static tess_status no_memory(tess_error *error, const char *what) {
+tess_status plan_no_memory(tess_error *error, const char *what) {
     return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
                      what);
 }
@@ -33,7 +33,7 @@ void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *ro
     room->of_pass = carve_take(carve, largest, 1);
 }
 
-/* Where each fused pass over tiles finds its part of the image. Passes of the stages share one, which
+/* Places the part of the image that each fused pass over tiles reads. Passes of the stages share one, which
  * the first fills. Zero, or -1 where the sum does not fit. */
 static int images_place(tess_plan *plan) {
     const struct kernel_args of_plan = plan_args(plan);
@@ -114,6 +114,8 @@ void plan_keep(tess_plan *plan, const struct candidate *c) {
     for (int i = 0; i < c->n_passes; i++) {
         plan->passes[i] = c->passes[i];
         plan->passes[i].work = c->passes[i].over_keys ? &plan->key_work : &plan->work;
+        if (c->passes[i].tiles.rows)
+            plan->passes[i].work->heights = plan->passes[i].tiles.heights;
     }
 }
 
@@ -124,7 +126,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     int64_t batch_heads = problem->batch * problem->heads_q;
     tess_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
-        return no_memory(error, "the plan");
+        return plan_no_memory(error, "the plan");
     plan->problem = *problem;
     plan->target = *target;
     plan->backend = backend;
@@ -134,7 +136,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     plan->n_tiles = m->n_tiles;
     plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
 
-    tess_status status = plan->list_of ? TESS_OK : no_memory(error, "the list of each head");
+    tess_status status = plan->list_of ? TESS_OK : plan_no_memory(error, "the list of each head");
     if (!status) {
         for (int64_t bh = 0; bh < batch_heads; bh++)
             plan->list_of[bh] =

@@ -21,10 +21,11 @@ struct tile_shape {
 
 /* The pattern, or the transposed one, in tiles, and a schedule over them. */
 struct work {
-    struct bcsr bcsr;   /* staged: the tiles, copied */
-    int64_t *entries;   /* staged, transposed: their places in the pattern */
-    struct lists lists; /* fused: query tiles; transposed: key tiles */
-    int32_t tile_heads; /* fused: query heads packed in a tile */
+    struct bcsr bcsr;                  /* staged: the tiles, copied */
+    int64_t *entries;                  /* staged, transposed: their places in the pattern */
+    struct lists lists;                /* fused: query tiles; transposed: key tiles */
+    const struct plan_height *heights; /* fused: what its pass's tiles were weighed as */
+    int32_t tile_heads;                /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct strips strips;      /* of key tiles, where dQ joins the pass over keys */
     struct prepared *prepared; /* fused, of backends that prepare their lists */
@@ -107,10 +108,13 @@ void plan_carve(const tess_plan *plan, struct carve *carve, struct plan_room *ro
 /* Sets the passes of the problem's operation, pipeline and gradients, without kernels (pass.c). */
 void passes_begin(struct candidate *candidate, const struct problem *problem, int joint);
 
+/* Tells that memory ran out for a part of a plan. */
+tess_status plan_no_memory(tess_error *error, const char *what);
+
 /* Gives a plan the passes of a candidate. */
 void plan_keep(tess_plan *plan, const struct candidate *candidate);
 
-/* What the plan knows of the arguments of all its kernels. */
+/* Arguments of all its kernels, as far as a plan knows them. */
 struct kernel_args plan_args(const tess_plan *plan);
 
 /* The arguments of a pass, from those of the run. */

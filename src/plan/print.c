@@ -131,25 +131,16 @@ struct sides {
     const char *tile, *rows, *tiles, *keys;
 };
 
-/* Heights that were weighed for a work's tiles. */
-static const struct plan_height *heights_of(const tess_plan *plan, const struct work *work) {
-    const struct pass *pass = plan->passes;
-    while (pass->work != work || !pass->kernel->rows)
-        pass++;
-    return pass->tiles.heights;
-}
-
 static void say_lists(struct text *t, const tess_plan *plan, const struct work *work,
                       const struct sides *sides) {
     const int turned = work == &plan->key_work;
     const struct lists *l = &work->lists;
-    const struct plan_height *heights = heights_of(plan, work);
     struct lists_sums sums;
     say(t, "  %-9s %d %s", sides->tile, (int)l->tile_rows, sides->rows);
     if (work->tile_heads > 1)
         say(t, " of each of %d heads", (int)work->tile_heads);
-    for (const struct plan_height *h = heights; h->rows; h++)
-        say(t, "%s%d: %.3g ms", h > heights ? ", " : ", weighed as ", (int)h->rows,
+    for (const struct plan_height *h = work->heights; h->rows; h++)
+        say(t, "%s%d: %.3g ms", h > work->heights ? ", " : ", weighed as ", (int)h->rows,
             h->seconds * 1e3);
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;

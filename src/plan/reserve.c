@@ -194,11 +194,10 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     heads_place(plan);
     struct premises premises = plan_premises(plan);
     struct candidate candidate;
-    premises.kernel = kernel;
+    premises.kernel = kernel, premises.keys = (double)keys_most(shape);
     tess_status status = select_kernels(&candidate, &premises, 0, error);
     if (!status)
-        status = select_filled(&candidate, &premises, min_i64(shape->block_q, shape->n_q),
-                               (double)keys_most(shape), error);
+        status = select_tiles(&candidate, &premises, NULL, NULL, error);
     if (!status) {
         plan_keep(plan, &candidate);
         reserved_make(plan);

@@ -144,7 +144,7 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
     return NULL;
 }
 
-/* What takes the head sizes that no kernel of a pass does, for the end of a message. */
+/* The end of a message: who takes head sizes that no kernel of a pass does. */
 static const char *way_out(const struct premises *p, enum distance distance) {
     const struct problem *problem = p->problem;
     if (distance != OTHER_DIMS || !caches_plain(problem) || problem->rope_dims ||
@@ -155,7 +155,7 @@ static const char *way_out(const struct premises *p, enum distance distance) {
                                              : "";
 }
 
-/* What the tiles of a pass are made of. */
+/* Keys or queries, which the tiles of a pass are made of. */
 static const char *tile_name(const struct pass *pass) {
     return pass->over_keys ? "key" : "query";
 }
@@ -252,6 +252,30 @@ static int height_out(const struct premises *p, const struct pass *pass, const s
            (pass->joint && t->rows < family->joint_rows) || (asked && asked != t->rows);
 }
 
+/* Tiles for lists that are not known: the lowest that hold a block row, or those that the problem asks for; or
+ * the highest. Answers seconds where each lists `keys` keys; infinite: there are none. */
+static double filled_weigh(struct tile_shape *tiles, const struct premises *p,
+                           const struct pass *pass, const struct kernel *kernel) {
+    const struct problem *problem = p->problem;
+    const int64_t height = min_i64(p->filled->block_q, p->filled->n_q);
+    const int32_t asked = problem->tile_rows;
+    struct trial t = select_trial(p, pass, kernel);
+    t.rows = 0;
+    for (const int32_t *r = kernel->rows; *r && t.rows < height && (!asked || t.rows < asked);
+         r++) {
+        const int32_t heads = height_fits(p, kernel, *r) ? tile_heads_of(p, pass, kernel, *r) : 0;
+        if (heads)
+            t.rows = *r, t.tile_heads = heads;
+    }
+    *tiles = (struct tile_shape){.rows = t.rows, .tile_heads = t.tile_heads};
+    if (!t.rows)
+        return INFINITY;
+    const double n =
+        (double)problem->n_q * (double)((height + t.rows - 1) / t.rows) / (double)height;
+    return (double)(problem->batch * problem->heads_q) / t.tile_heads * n *
+           (kernel->cost.item + p->keys * cost_key(&t));
+}
+
 /* Tiles of lowest predicted cost, of the heights that the kernel offers, and their seconds; infinite where
  * there are none. */
 static tess_status kernel_weigh(struct tile_shape *tiles, double *seconds, const struct premises *p,
@@ -289,7 +313,9 @@ static tess_status pass_weigh(struct pass *pass, const struct premises *p, struc
         double seconds;
         if (k->stage != pass->stage || select_refuses(p, pass, k))
             continue;
-        if (kernel_weigh(&tiles, &seconds, p, pass, k, e, error))
+        if (p->filled)
+            seconds = filled_weigh(&tiles, p, pass, k);
+        else if (kernel_weigh(&tiles, &seconds, p, pass, k, e, error))
             return TESS_OUT_OF_MEMORY;
         if (seconds < pass->seconds)
             pass->kernel = k, pass->tiles = tiles, pass->seconds = seconds;
@@ -298,9 +324,15 @@ static tess_status pass_weigh(struct pass *pass, const struct premises *p, struc
     }
     if (pass->tiles.rows)
         return TESS_OK;
-    return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                     "kernel %s has query tiles of %lld rows for heads that share a list alone",
-                     first->name, (long long)p->problem->tile_rows);
+    return p->filled
+               ? error_set(error, TESS_UNSUPPORTED, "tess_plan_reserve", "problem",
+                           "kernel %s has query tiles of these rows for heads that share a list "
+                           "alone",
+                           first->name)
+               : error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                           "kernel %s has query tiles of %lld rows for heads that share a list "
+                           "alone",
+                           first->name, (long long)p->problem->tile_rows);
 }
 
 tess_status select_tiles(struct candidate *c, const struct premises *p, struct estimates *m,
@@ -317,59 +349,4 @@ tess_status select_tiles(struct candidate *c, const struct premises *p, struct e
         c->seconds += pass->seconds;
     }
     return status;
-}
-
-/* ---- reserved plans ---- */
-
-/* The lowest tiles that hold `height` rows; or the highest; rows 0: none. */
-static struct tile_shape filled_tiles(const struct premises *p, const struct pass *pass,
-                                      const struct kernel *kernel, int64_t height) {
-    const int32_t asked = p->problem->tile_rows;
-    struct tile_shape tiles = {0};
-    for (const int32_t *r = kernel->rows;
-         *r && tiles.rows < height && (!asked || tiles.rows < asked); r++) {
-        const int32_t heads = height_fits(p, kernel, *r) ? tile_heads_of(p, pass, kernel, *r) : 0;
-        if (heads)
-            tiles.rows = *r, tiles.tile_heads = heads;
-    }
-    return tiles;
-}
-
-/* Predicted seconds where the tiles of a pattern of n_q queries list `keys` keys each. */
-static double filled_seconds(const struct premises *p, const struct pass *pass,
-                             const struct kernel *kernel, struct tile_shape tiles, int64_t height,
-                             double keys) {
-    const struct problem *problem = p->problem;
-    struct trial t = select_trial(p, pass, kernel);
-    t.rows = tiles.rows, t.tile_heads = tiles.tile_heads;
-    if (!t.rows)
-        return INFINITY;
-    const double n =
-        (double)problem->n_q * (double)((height + t.rows - 1) / t.rows) / (double)height;
-    return (double)(problem->batch * problem->heads_q) / t.tile_heads * n *
-           (kernel->cost.item + keys * cost_key(&t));
-}
-
-tess_status select_filled(struct candidate *c, const struct premises *p, int64_t height,
-                          double keys, tess_error *error) {
-    struct pass *pass = c->passes;
-    const struct kernel *first = pass->kernel, *end = p->backend->kernels + p->backend->n_kernels;
-    pass->seconds = INFINITY;
-    for (const struct kernel *k = first; k < end; k++) {
-        if (k->stage != pass->stage || select_refuses(p, pass, k))
-            continue;
-        const struct tile_shape tiles = filled_tiles(p, pass, k, height);
-        const double seconds = filled_seconds(p, pass, k, tiles, height, keys);
-        if (seconds < pass->seconds)
-            pass->kernel = k, pass->tiles = tiles, pass->seconds = seconds;
-        if (p->kernel || !k->family->weighed)
-            break;
-    }
-    c->seconds = pass->seconds;
-    return pass->tiles.rows
-               ? TESS_OK
-               : error_set(error, TESS_UNSUPPORTED, "tess_plan_reserve", "problem",
-                           "kernel %s has query tiles of these rows for heads that share a list "
-                           "alone",
-                           first->name);
 }

@@ -5,7 +5,7 @@
 #include "plan/cost.h"
 #include "plan/plan.h"
 
-/* What candidates are computed from. */
+/* All that candidates are computed from. */
 struct premises {
     const struct problem *problem;
     const tess_target *target;
@@ -13,15 +13,16 @@ struct premises {
     const char *kernel;              /* the name that is forced, or NULL */
     const struct bcsr *m;            /* the pattern's tiles; NULL: of a reserved plan */
     const struct fill_shape *filled; /* of a reserved plan; else NULL */
+    double keys;                     /* likewise: that a tile lists */
     int64_t block_q, block_kv, n_lists;
     int64_t pairs;          /* over all batches and query heads */
     const int64_t *list_of; /* [batch * heads_q] */
 };
 
-/* Those of a plan, without a kernel's name and tiles. */
+/* Premises of a plan, without a kernel's name and tiles. */
 struct premises plan_premises(const tess_plan *plan);
 
-/* What lists of each height would be: estimated once, whichever kernels and passes ask. */
+/* Lists of each height, estimated once, whichever kernels and passes ask. */
 struct estimates {
     const struct bcsr *m;       /* the pattern's tiles, or the transposed ones */
     int32_t rows[PLAN_HEIGHTS]; /* 0 ends them */
@@ -45,15 +46,9 @@ tess_status select_kernels(struct candidate *candidate, const struct premises *p
 
 /* The candidate's tiles and seconds, by lowest predicted cost. A kernel that no name forces and that is
  * weighed against the kernels after it may be replaced by the cheapest. m, transposed: estimates of lists
- * of passes over queries, and over keys, which may be NULL where the candidate has no such fused pass. */
+ * of passes over queries, and over keys; NULL where the candidate has no such fused pass, or is reserved. */
 tess_status select_tiles(struct candidate *candidate, const struct premises *p, struct estimates *m,
                          struct estimates *transposed, tess_error *error);
-
-/* The same of a reserved plan, whose lists are not known, for block rows of `height` queries that list
- * `keys` keys. Tiles are the lowest that hold `height` rows, or those that the problem asks for; or the
- * highest. */
-tess_status select_filled(struct candidate *candidate, const struct premises *p, int64_t height,
-                          double keys, tess_error *error);
 
 /* A kernel for a pass, in the pass's tiles. */
 struct trial select_trial(const struct premises *p, const struct pass *pass,

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tess_status no_memory(tess_error *error, const char *what) {
-    return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
-                     what);
-}
-
 /* ---- what is scheduled ---- */
 
 /* Tiles of the heads that a schedule counts: packed query heads; over keys, K/V heads. */
@@ -72,7 +67,7 @@ static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass
                                   tess_error *error) {
     struct tiles tiles;
     tess_status status = tiles_make(&tiles, plan, pass, keys, n)
-                             ? no_memory(error, "the list of packed heads")
+                             ? plan_no_memory(error, "the list of packed heads")
                              : TESS_OK;
     rules->heads_per_group = tiles.heads_per_group;
     if (!status)
@@ -185,7 +180,7 @@ static tess_status staged_schedule(const tess_plan *plan, const struct pass *pas
     const int64_t lists = m->batch * m->heads;
     int64_t *keys = malloc(((size_t)(lists * m->rows) + 1) * sizeof *keys);
     if (!keys)
-        return no_memory(error, "the block lists");
+        return plan_no_memory(error, "the block lists");
     for (int64_t l = 0; l < lists; l++)
         for (int64_t i = 0; i < m->rows; i++)
             keys[l * m->rows + i] = (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
@@ -201,7 +196,7 @@ static tess_status staged_tiles(tess_plan *plan, const struct bcsr *m, tess_erro
     const int64_t batch_heads = plan->problem.batch * plan->problem.heads_q;
     plan->scores_offset = calloc((size_t)batch_heads, sizeof *plan->scores_offset);
     if (!plan->scores_offset || bcsr_copy(&plan->work.bcsr, m))
-        return no_memory(error, "the block lists");
+        return plan_no_memory(error, "the block lists");
     if (scores_place(plan))
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                          "the BCSR scores of %lld tiles of %lld x %lld do not fit 64 bits",

@@ -27,14 +27,14 @@ static const char *architecture_refused(const tess_target *target) {
                : NULL;
 }
 
-/* What no kernel of attention computes; a backward reads o_rest before the stages. */
+/* Options that no kernel of attention has; a backward reads o_rest before the stages. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
     if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
     return architecture_refused(target);
 }
 
-/* What kernels of the host's lists alone do not compute. */
+/* Options that kernels of the host's lists alone do not have. */
 static const char *plain_refused(const struct problem *problem) {
     if (!caches_plain(problem))
         return "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
@@ -357,7 +357,7 @@ static const struct cuda_family family_decode_blocks128 = {
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
 #define LIST(...) __VA_ARGS__
-/* What a kernel of heads of up to so many dims has. */
+/* A kernel of heads of up to so many dims. */
 #define OF_WIDTHS(its_type, its_product, head, head_v, shared)                                     \
     &(const struct forward_kernel) {                                                               \
         .type = its_type, .product = its_product, .d_qk = head, .d_v = head_v,                     \

@@ -24,7 +24,7 @@ struct forward_kernel {
     int v_in_k;                        /* decode: it fetches V in K once */
 };
 
-/* What fused kernels of one family have in common: what the plan asks, and what CUDA has to know. */
+/* A family of fused kernels: what the plan asks, and what CUDA has to know. */
 struct cuda_family {
     struct family family;
     int32_t granule; /* keys of a granule at most */
