@@ -32,8 +32,7 @@ struct decode_stored {
 #define DECODE_SCALE_DIMS 128
 
 struct decode_params {
-    struct attention_params
-        run; /* tensors, sizes, slots; its image is empty, as a filled one is laid out otherwise */
+    struct attention_params run; /* tensors, sizes, slots; its image is empty */
     struct filled_image image;
     const int32_t *lengths; /* arrays of the image */
     const int64_t *keys, *full_ptr, *full_end, *masked_ptr, *masked_end;
