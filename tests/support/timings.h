@@ -2,7 +2,7 @@
 #ifndef TESTS_TIMINGS_H
 #define TESTS_TIMINGS_H
 
-#include "lab/case.h"
+#include "lab/case/case.h"
 
 /* The time of one choice: a kernel, and rows of its query tiles, 0: not known. */
 struct timing {
