@@ -13,7 +13,7 @@ const struct backend *__wrap_backend_get(tess_backend backend);
 
 enum { MOST_RUNS = 16, PASS_BYTES = 192 };
 
-/* What the stand-in has seen: the arguments of each pass, in order. */
+/* Calls that the stand-in has seen: the arguments of each pass, in order. */
 static struct {
     struct kernel_args runs[MOST_RUNS];
     struct problem problems[MOST_RUNS];

@@ -89,7 +89,7 @@ static bool parse_target(tess_target *target, const char *text, struct reason *r
 
 /* ---- plans ---- */
 
-/* Of lists on the device the plan is reserved, without them. */
+/* Plans; a plan of lists on the device is reserved, without these. */
 static tess_status make_plan(tess_plan **plan, const struct lab_case *c,
                              const tess_problem *problem, const tess_pattern *pattern,
                              const tess_target *target, tess_error *error) {
