@@ -10,6 +10,7 @@
 #include "cpu.h"
 #include "base/status.h"
 #include "base/threads.h"
+#include "plan/cost.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -191,81 +192,98 @@ const char *cpu_isa(void) {
 
 /* ---- kernels ---- */
 
-static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
-enum { FORWARD, KEYS, ROWS, FORWARD_PAIRS, KEYS_PAIRS };
-static const struct tiling tilings[] = {
-    [FORWARD] = {.rows = tile_rows,
-                 .gqa_rows = CPU_TILE_ROWS,
-                 .listed = cpu_listed_fits,
-                 .filled = 1},
-    [KEYS] = {.rows = tile_rows, .listed = cpu_gradients_listed_fit, .joint = 16},
-    [ROWS] = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit},
-    [FORWARD_PAIRS] = {.rows = tile_rows, .gqa_rows = CPU_TILE_ROWS, .filled = 1},
-    [KEYS_PAIRS] = {.rows = tile_rows, .listed = cpu_gradients_listed_fit},
-};
-
 /* A CPU to plan for is always this machine's. */
-static const char *level_refuses(int level, const struct problem *problem) {
-    const char *why = levels[level].refuses ? levels[level].refuses(problem) : NULL;
+static const char *level_refuses(const struct kernel *kernel, const struct problem *problem,
+                                 const tess_target *target) {
+    const struct level *level = kernel->own;
+    const char *why = level->refuses ? level->refuses(problem) : NULL;
+    (void)target;
     if (!why)
-        why = level_unusable(level);
-    if (!why && levels[level].permitted &&
-        !levels[level].permitted()) /* a plan is about to be made */
+        why = kernel->unusable();
+    if (!why && level->permitted && !level->permitted()) /* a plan is about to be made */
         return "Linux refuses this process the registers of AMX";
     return why;
 }
 
-#define LEVEL_REFUSES(level)                                                                       \
+static double gradient_rows_dims(const struct trial *trial) {
+    return (double)(2 * trial->problem->d_qk + trial->problem->d_v);
+}
+
+/* Scores are computed once for all gradients that need them, and so is dP. */
+static double gradient_keys_dims(const struct trial *trial) {
+    const struct problem *p = trial->problem;
+    const int k = (p->gradients & TESS_GRADIENT_K) != 0, v = (p->gradients & TESS_GRADIENT_V) != 0;
+    const int64_t scores = p->d_qk, dp = k || trial->joint ? p->d_v : 0;
+    return (double)(scores + dp + (k ? p->d_qk : 0) + (v ? p->d_v : 0) +
+                    (trial->joint ? p->d_qk : 0));
+}
+
+static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
+#define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
+static const struct family family_tiles = {.refuses = level_refuses, .seconds = cost_tiles};
+static const struct family family_delta = {.refuses = level_refuses, .seconds = cost_rows};
+static const struct family family_forward = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
+                                             .packed_rows = CPU_TILE_ROWS,
+                                             .listed = cpu_listed_fits};
+static const struct family family_forward_pairs = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
+                                                   .packed_rows = CPU_TILE_ROWS};
+static const struct family family_keys = {OVER_LISTS, .lists = LISTS_PACKED,
+                                          .dims = gradient_keys_dims,
+                                          .listed = cpu_gradients_listed_fit, .joint_rows = 16};
+static const struct family family_keys_pairs = {OVER_LISTS, .lists = LISTS_PACKED,
+                                                .dims = gradient_keys_dims,
+                                                .listed = cpu_gradients_listed_fit};
+static const struct family family_rows = {OVER_LISTS, .lists = LISTS_PACKED,
+                                          .dims = gradient_rows_dims, .packed_rows = CPU_TILE_ROWS,
+                                          .listed = cpu_gradients_listed_fit};
+
+#define LEVEL_UNUSABLE(level)                                                                      \
     static const char *level##_unusable(void) {                                                    \
         return level_unusable(LEVEL_##level);                                                      \
-    }                                                                                              \
-    static const char *level##_refuses(const struct kernel *kernel, const struct problem *problem, \
-                                       const tess_target *target) {                                \
-        (void)kernel, (void)target;                                                                \
-        return level_refuses(LEVEL_##level, problem);                                              \
     }
-CPU_BUILT(LEVEL_REFUSES)
+CPU_BUILT(LEVEL_UNUSABLE)
 
-#define KERNEL(level, stem, its_stage, tiles, ...)                                                 \
+#define KERNEL(level, stem, its_stage, its_family, heights, ...)                                   \
     {                                                                                              \
-        .name = "cpu_" #stem "_" #level, .stage = its_stage, .tiling = tiles,                      \
-        .cost = {__VA_ARGS__}, .unusable = level##_unusable, .refuses = level##_refuses,           \
-        .workspace = cpu_##stem##_workspace_##level, .run = cpu_##stem##_##level                   \
+        .name = "cpu_" #stem "_" #level, .stage = its_stage, .family = &family_##its_family,       \
+        .cost = {__VA_ARGS__}, .rows = heights, .own = &levels[LEVEL_##level],                     \
+        .unusable = level##_unusable, .workspace = cpu_##stem##_workspace_##level,                 \
+        .run = cpu_##stem##_##level                                                                \
     }
 
 /* docs/notes/planning.md says what costs were fitted to. */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row,        \
                 softmax_backward_row)                                                              \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, &tilings[FORWARD], .item = 1e-6,                \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, forward, tile_rows, .item = 1e-6,               \
            .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
            .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
            .listed_key_dim = key_listed),                                                          \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,   \
-               .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, NULL, .item = 0.2e-6,                           \
-               .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, NULL, .item = 2e-6, .key_row_dim = stage_row_dim,     \
-               .key_dim = 0.07e-9, .convert_dim = 0.10e-9),                                        \
-        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, NULL, .item = 0.2e-6,         \
-               .key_row_dim = softmax_backward_row),                                               \
-        KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, NULL, .item = 2e-6,             \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, tiles, NULL, .item = 2e-6,                          \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, delta, TESS_STAGE_DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),            \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &tilings[KEYS], .item = 2e-6,       \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, tiles, NULL, .item = 0.2e-6,                    \
+               .key_row_dim = softmax_row),                                                        \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, tiles, NULL, .item = 2e-6,                            \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, tiles, NULL, .item = 0.2e-6,  \
+               .key_row_dim = softmax_backward_row),                                               \
+        KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, tiles, NULL, .item = 2e-6,      \
+               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+        KERNEL(level, delta, TESS_STAGE_DELTA, delta, NULL, .item = 20e-9, .key_dim = 0.4e-9),     \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, keys, tile_rows, .item = 2e-6,      \
                .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed),                                                      \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &tilings[ROWS], .item = 2e-6,       \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, rows, tile_rows, .item = 2e-6,      \
                .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
 #define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, &tilings[FORWARD_PAIRS], .item = 1e-6,          \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, forward_pairs, tile_rows, .item = 1e-6,         \
            .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                          \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, &tilings[KEYS_PAIRS], .item = 2e-6, \
-               .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
-               .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9),                           \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, &tilings[ROWS], .item = 2e-6,       \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, keys_pairs, tile_rows,              \
+               .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,             \
+               .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9),     \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, rows, tile_rows, .item = 2e-6,      \
                .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
                .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9)
 

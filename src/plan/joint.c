@@ -3,11 +3,9 @@
  * the pass over keys (five), whose strips have sums of their own. Gradients that are wanted beside dQ, and
  * threads, have no say: the bits of dQ depend on neither.
  */
-#include "plan/plan.h"
-#include "base/status.h"
 #include "plan/select.h"
 
-#include <string.h>
+#include "base/status.h"
 
 /* That forms are compared with. */
 #define JOINT_GRADIENTS (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V)
@@ -19,107 +17,81 @@
 /* Seconds of a float of sums: cleared once, and read once. */
 #define JOINT_FLOAT_SECONDS 0.5e-9
 
-int joint_possible(const tess_plan *plan) {
-    const struct problem *p = &plan->problem;
-    return p->operation == TESS_ATTENTION_BACKWARD && p->pipeline == TESS_FUSED &&
-           plan->target.backend == TESS_CPU && (p->gradients & TESS_GRADIENT_Q) && !p->parts_asked;
+int joint_possible(const struct premises *p) {
+    const struct problem *problem = p->problem;
+    int joins = 0;
+    for (int64_t k = 0; k < p->backend->n_kernels; k++)
+        joins |= p->backend->kernels[k].family->joint_rows > 0;
+    return joins && problem->operation == TESS_ATTENTION_BACKWARD &&
+           problem->pipeline == TESS_FUSED && (problem->gradients & TESS_GRADIENT_Q) &&
+           !problem->parts_asked;
 }
 
-double joint_seconds(const tess_plan *plan, const struct strips *strips) {
-    return JOINT_FLOAT_SECONDS * (double)strips->rows * (double)strips_width(plan->problem.d_qk);
+double joint_seconds(const struct problem *problem, const struct strips *strips) {
+    return JOINT_FLOAT_SECONDS * (double)strips->rows * (double)strips_width(problem->d_qk);
 }
 
-/* A form of the plan in which dQ, dK and dV are wanted; its passes' kernels and heights. */
-struct form {
-    tess_plan plan;
-    int32_t rows; /* of key tiles */
-    double seconds;
-};
-
-/* TESS_UNSUPPORTED where it has no kernels, or not of the height that the problem asks for. heads: heads that
- * read each list. */
-static tess_status form_make(struct form *form, const tess_plan *of, int joint, double heads,
-                             struct estimates *m, struct estimates *transposed) {
-    tess_plan *plan = &form->plan;
-    *form = (struct form){.plan = *of};
-    plan->problem.gradients = JOINT_GRADIENTS;
-    plan->joint = joint;
-    passes_begin(plan);
-    if (select_kernels(plan, NULL, NULL))
-        return TESS_UNSUPPORTED;
-    for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
-        int32_t rows = 0;
-        double seconds = 0;
-        if (!pass->kernel->tiling)
-            continue;
-        if (pass->joint && !pass->kernel->tiling->joint)
-            return TESS_UNSUPPORTED;
-        const tess_status status = select_height(plan, pass, pass->over_keys ? transposed : m,
-                                                 heads, 0, &rows, &seconds, NULL);
-        if (status)
-            return status;
-        form->seconds += seconds;
-        form->rows = pass->over_keys ? rows : form->rows;
-    }
-    return TESS_OK;
+static struct pass *keys_pass(struct candidate *c) {
+    struct pass *pass = c->passes;
+    while (!pass->over_keys)
+        pass++;
+    return pass;
 }
 
-/* Lists and strips of the form whose passes are joint; none where they take too much room or time. */
-static tess_status strips_try(tess_plan *plan, const struct form *five, double seven,
-                              const struct bcsr *transposed, tess_error *error) {
-    const struct problem *p = &plan->problem;
-    const struct pass *keys = plan_pass(&five->plan, TESS_STAGE_GRADIENT_KEYS);
-    const double query = select_key_cost(plan, keys, keys->kernel, select_dims(keys, keys->kernel),
-                                         (double)five->rows);
-    const int64_t room = p->spill_size ? p->spill_size : JOINT_BYTES;
-    const int64_t most = room / JOINT_FLOAT / (int64_t)strips_width(p->d_qk);
-    struct work *work = &plan->key_work;
-    tess_status status = lists_pack(&work->lists, transposed, five->rows, error);
+/* Makes the joint form without tiles; answers whether kernels can have it. */
+static int form_joins(struct candidate *form, const struct premises *p) {
+    return !select_kernels(form, p, 1, NULL) && keys_pass(form)->kernel->family->joint_rows;
+}
+
+/* Lists and strips of the form whose passes are joint; none where they take too much room or time, `seven`
+ * seconds. */
+static tess_status strips_try(struct work *work, struct candidate *five, double seven,
+                              const struct premises *p, const struct bcsr *transposed,
+                              tess_error *error) {
+    const struct problem *problem = p->problem;
+    const struct pass *keys = keys_pass(five);
+    const struct trial trial = select_trial(p, keys, keys->kernel);
+    const int64_t room = problem->spill_size ? problem->spill_size : JOINT_BYTES;
+    const int64_t most = room / JOINT_FLOAT / (int64_t)strips_width(problem->d_qk);
+    tess_status status = lists_pack(&work->lists, transposed, keys->tiles.rows, error);
     if (!status)
         status =
-            strips_make(&work->strips, &work->lists, plan->list_of, p->batch * p->heads_kv,
-                        p->heads_q / p->heads_kv, keys->kernel->cost.item / query, most, error);
-    if (status)
-        return status;
-    plan->joint = work->strips.n > 0 && five->seconds + joint_seconds(plan, &work->strips) < seven;
-    if (plan->joint) {
-        memcpy(work->heights, five->plan.key_work.heights, sizeof work->heights);
+            strips_make(&work->strips, &work->lists, p->list_of, problem->batch * problem->heads_kv,
+                        problem->heads_q / problem->heads_kv,
+                        keys->kernel->cost.item / cost_key(&trial), most, error);
+    if (!status && work->strips.n > 0 &&
+        five->seconds + joint_seconds(problem, &work->strips) < seven)
         return TESS_OK;
-    }
     lists_free(&work->lists);
     strips_free(&work->strips);
-    return TESS_OK;
+    return status;
 }
 
-/* A name decides no form, but its kernel has to be in it. */
-static int name_joins(const tess_plan *plan, const char *kernel) {
-    tess_plan joint = *plan;
-    joint.problem.gradients = JOINT_GRADIENTS;
-    joint.joint = 1;
-    passes_begin(&joint);
-    return !select_kernels(&joint, kernel, NULL) &&
-           plan_pass(&joint, TESS_STAGE_GRADIENT_KEYS)->kernel->tiling->joint;
-}
-
-tess_status joint_decide(tess_plan *plan, struct estimates *m, struct estimates *transposed,
-                         const char *kernel, tess_error *error) {
-    const double heads =
-        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
-    struct form five, seven;
-    tess_status status = name_joins(plan, kernel) ? TESS_OK : TESS_UNSUPPORTED;
+tess_status joint_decide(struct candidate *c, struct work *key_work, const struct premises *p,
+                         struct estimates *m, struct estimates *transposed, tess_error *error) {
+    struct problem all = *p->problem;
+    struct premises whole = *p;
+    struct candidate five, seven;
+    all.gradients = JOINT_GRADIENTS;
+    whole.problem = &all;
+    /* A name decides no form, but its kernel has to be in it. */
+    const int joins = form_joins(&five, &whole);
+    whole.kernel = NULL;
+    if (!joins || !form_joins(&five, &whole) || select_kernels(&seven, &whole, 0, NULL))
+        return TESS_OK;
+    tess_status status = select_tiles(&five, &whole, m, transposed, NULL);
     if (!status)
-        status = form_make(&five, plan, 1, heads, m, transposed);
-    if (!status)
-        status = form_make(&seven, plan, 0, heads, m, transposed);
-    if (status == TESS_UNSUPPORTED)
+        status = select_tiles(&seven, &whole, m, transposed, NULL);
+    if (status == TESS_UNSUPPORTED) /* not of the height that the problem asks for */
         return TESS_OK;
     if (status)
         return error_set(error, status, "tess_plan_create", NULL, "out of memory for tiles");
     if (five.seconds < seven.seconds)
-        status = strips_try(plan, &five, seven.seconds, transposed->m, error);
-    if (!status && plan->joint) {
-        passes_begin(plan);
-        status = select_kernels(plan, kernel, error);
-    }
+        status = strips_try(key_work, &five, seven.seconds, &whole, transposed->m, error);
+    if (status || !work_packed(key_work))
+        return status;
+    status = select_kernels(c, p, 1, error);
+    if (!status)
+        keys_pass(c)->tiles = keys_pass(&five)->tiles;
     return status;
 }

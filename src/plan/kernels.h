@@ -6,9 +6,9 @@
  *   T query tile over all lists   M rows of a query tile   r row in a tile   c column in a tile
  *   S scores   P weights   O output   m running maximum   l running sum (both in base 2)
  *
- * A kernel is a row of its backend's table: a name, the stage it computes, why it would refuse a
- * problem, how much workspace it takes, and the function. The plan picks from the table; tests and
- * `tessera verify` find new kernels by walking it. To add one: write it, add its row.
+ * A kernel is a row of its backend's table: a name, the stage it computes, its family, which says what it
+ * refuses and costs, how much workspace it takes, and the function. The plan picks from the table; tests
+ * and `tessera verify` find new kernels by walking it. To add one: write it, add its row.
  */
 #ifndef TESSERA_KERNELS_H
 #define TESSERA_KERNELS_H
@@ -183,13 +183,13 @@ struct kernel_args {
     tess_stream stream;
 };
 
-/* Seconds of one CPU thread, or of a whole device: what the plan weighs tile heights and kernels by.
+/* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
  * Measured: src/cuda/instances.def and src/cpu/table.c say where. Passes over keys read query for key,
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
     /* One row times one key times one dim, computed: of d_qk + d_v; of the backward's products, 2 d_qk
-     * + d_v for dQ and as many for each of dK and dV as they take (select_dims). */
+     * + d_v for dQ and as many for each of dK and dV as they take (struct family, dims). */
     double key_row_dim;
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
@@ -209,52 +209,62 @@ struct kernel_cost {
     int skips;
 };
 
-/* Query tiles of a fused kernel. */
-struct tiling {
-    const int32_t *rows; /* heights that it takes, ascending, ended by 0 */
-    /* On a device: bytes of shared memory that a block takes for each height; NULL: none. */
-    const int64_t *shared;
-    /* Minimum height M. A shorter tile packs rows of 2, 4 ... query heads that share their list, keys
-     * and values (GQA packing). gqa_exact: the packed tile has exactly M rows, or the kernel does
-     * not take that height. 0: tiles have rows of one head. */
-    int32_t gqa_rows;
-    int gqa_exact;
-    int32_t padded_head; /* (d_qk + d_v) / 2 as it is computed; 0: as the problem has it */
-    /* 1: the plan compares the kernel's predicted cost with those of the rows after it, up to and
-     * including the first unmarked one that does not refuse. 0: the plan takes it. */
-    int weighed;
-    /* Whether of this problem it can compute listed pairs alone; NULL: never. */
+/* Lists that a kernel walks. */
+enum { LISTS_PACKED = 1 /* with the plan */, LISTS_FILLED = 2 /* kernel_args.filled */ };
+
+/* How a tile of fewer than packed_rows rows is made fuller: by rows of query heads that share their list, keys
+ * and values (GQA packing). */
+enum packing {
+    PACK_POWERS, /* of 2, 4 ... heads, as many as fit */
+    PACK_FULL,   /* likewise; and none is weighed that stays short, where its block has more rows */
+    PACK_ANY,    /* of any number of heads */
+    PACK_EXACT   /* to exactly packed_rows, or the kernel does not take that height */
+};
+
+struct trial; /* cost.h */
+
+/* Facts and answers of the kernels of a family. Functions that are NULL answer what stands beside them. */
+struct family {
+    /* NULL if a kernel computes this problem on this target, else why not, in words. Shared memory is
+     * not looked at: see select_refuses. */
+    const char *(*refuses)(const struct kernel *kernel, const struct problem *problem,
+                           const tess_target *target);
+    /* Refuses filled lists of a shape likewise. NULL: it takes all. */
+    const char *(*refuses_filled)(const struct fill_shape *shape);
+    /* Seconds that a pass takes, but for its launch: what heights and kernels are weighed by. */
+    double (*seconds)(const struct trial *trial);
+    /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
+    double (*dims)(const struct trial *trial);
+    /* Whether of this problem it can compute listed pairs alone. NULL: never. */
     int (*listed)(const struct problem *problem);
-    /* Backward: each gradient over keys has a kernel of its own, which computes its scores; and parts of a
-     * gradient's dims for each of which scores are computed anew, 0: 1. */
-    int apart, cuts;
-    /* Over keys: rows of a key tile at least with which it writes dQ as well; 0: it never does. */
-    int32_t joint;
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
-    int waves; /* 1: a last wave of few CTAs costs less than others; 0: costs do not tell how much */
-    int filled;              /* 1: it walks the image that a fill has written: kernel_work.filled */
-    int filled_alone;        /* 1: and no lists of the host */
-    int64_t filled_block[2]; /* queries and keys of the smallest blocks of filled lists; 0: any */
-    int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
-    int gqa_any;       /* 1: any number of query heads is packed together; 0: powers of two */
-    int whole_shares; /* 1: parts of filled lists are whole shares of a worker (struct fill_splits) */
+    /* Whether parts of filled lists are whole shares of a worker (struct fill_splits). NULL: no. */
+    int (*whole_shares)(const struct kernel *kernel);
+    int lists; /* LISTS_... that it walks */
+    enum packing packing;
+    int32_t packed_rows; /* 0: tiles have rows of one head */
+    int32_t joint_rows;  /* of a key tile at least with which it writes dQ as well; 0: never */
+    int64_t part_keys;   /* of a part at least, where the caller names none; 0: the problem's */
+    double parts_rate;   /* bytes of partial results, written or read in a second; 0: not known */
+    /* 1: the plan weighs a kernel against those after it, up to and including the first unmarked one that
+     * does not refuse. 0: the plan takes it. */
+    int weighed;
 };
 
 struct kernel {
     const char *name; /* stem and level, e.g. "cpu_attention_portable" */
     tess_stage stage;
+    const struct family *family;
     struct kernel_cost cost;
-    const struct tiling *tiling; /* attention; NULL for the stages */
-    const void *own;             /* what the backend alone has to know of it */
+    /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
+    const int32_t *rows;
+    const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */
+    const void *own;       /* what the backend alone has to know of it */
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);
-    /* NULL if it computes this problem on this target, else why not, in words. Shared memory is
-     * not looked at: see select_refuses. */
-    const char *(*refuses)(const struct kernel *kernel, const struct problem *problem,
-                           const tess_target *target);
     /* Bytes of workspace: exact; SIZE_MAX when they do not fit. scores are not part of it. Only
      * what the plan knows is set in the arguments. */
     size_t (*workspace)(const struct kernel_args *args);
@@ -264,6 +274,14 @@ struct kernel {
     const char *(*refuses_run)(const struct kernel_args *args);
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
+
+/* Which of its heights this is; -1: none. */
+static inline int kernel_height(const struct kernel *kernel, int32_t rows) {
+    for (int i = 0; kernel->rows[i]; i++)
+        if (kernel->rows[i] == rows)
+            return i;
+    return -1;
+}
 
 /* What a fill is handed, checked: what it reads, and the places of what it writes. The image and the
  * pattern's arrays lie in the target's memory. Items are in the order of their units, unit u being query

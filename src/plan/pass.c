@@ -20,24 +20,22 @@ static struct problem step_problem(const struct step *step, const struct problem
     return p;
 }
 
-void passes_begin(tess_plan *plan) {
-    const struct problem *p = &plan->problem;
+void passes_begin(struct candidate *c, const struct problem *p, int joins) {
     const struct operation *operation = operation_get(p->operation);
-    plan->n_passes = 0;
+    *c = (struct candidate){.joint = joins};
     for (const struct step *s = operation->steps; s < operation->steps + operation->n_steps; s++) {
-        const int64_t wanted = plan->joint ? s->joint : s->wanted;
-        const int joint = plan->joint && s->over_keys;
+        const int64_t wanted = joins ? s->joint : s->wanted;
+        const int joint = joins && s->over_keys;
         if (s->pipeline != p->pipeline || (s->wanted && !(wanted & p->gradients)))
             continue;
-        struct pass *pass = &plan->passes[plan->n_passes++];
+        struct pass *pass = &c->passes[c->n_passes++];
         *pass = (struct pass){.stage = s->stage,
                               .what = joint ? "d_q too, in strips of key tiles" : s->what,
                               .problem = step_problem(s, p),
                               .bindings = s->bindings,
-                              .work = s->over_keys ? &plan->key_work : &plan->work,
                               .over_keys = s->over_keys,
                               .joint = joint};
-        if (plan->joint && wanted)
+        if (joins && wanted)
             pass->problem.gradients &= wanted;
     }
 }

@@ -1,13 +1,14 @@
 /* From problem and pattern to plan: passes, lists, schedule, what the backend prepares, memory. */
 #include "plan/operation.h"
-
+#include "plan/reserve.h"
 #include "plan/select.h"
+
 #include "base/status.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static tess_status no_memory(tess_error *error, const char *what) {
+tess_status plan_no_memory(tess_error *error, const char *what) {
     return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
                      what);
 }
@@ -20,7 +21,7 @@ void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands) {
     return carve_take(carve, largest, 1);
 }
 
-/* Where each fused pass over tiles finds its part of the image. Passes of the stages share one, which
+/* Places the part of the image that each fused pass over tiles reads. Passes of the stages share one, which
  * the first fills. Zero, or -1 where the sum does not fit. */
 static int images_place(tess_plan *plan) {
     const struct kernel_args of_plan = plan_args(plan);
@@ -29,7 +30,7 @@ static int images_place(tess_plan *plan) {
         return 0;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const struct kernel_args args = pass_args(&of_plan, pass);
-        if (staged ? pass != plan->passes : !pass->kernel->tiling)
+        if (staged ? pass != plan->passes : !pass->kernel->rows)
             continue;
         pass->image = plan->backend->image.size(&args);
         pass->image_at = plan->image;
@@ -83,6 +84,28 @@ static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr 
     return of;
 }
 
+struct premises plan_premises(const tess_plan *plan) {
+    return (struct premises){.problem = &plan->problem,
+                             .target = &plan->target,
+                             .backend = plan->backend,
+                             .filled = plan->reserved ? &plan->reserved->shape : NULL,
+                             .block_q = plan->block_q,
+                             .block_kv = plan->block_kv,
+                             .n_lists = plan->n_lists,
+                             .pairs = plan->pairs,
+                             .list_of = plan->list_of};
+}
+
+void plan_keep(tess_plan *plan, const struct candidate *c) {
+    plan->n_passes = c->n_passes, plan->joint = c->joint;
+    for (int i = 0; i < c->n_passes; i++) {
+        plan->passes[i] = c->passes[i];
+        plan->passes[i].work = c->passes[i].over_keys ? &plan->key_work : &plan->work;
+        if (c->passes[i].tiles.rows)
+            plan->passes[i].work->heights = plan->passes[i].tiles.heights;
+    }
+}
+
 tess_status plan_make(tess_plan **out, const struct problem *problem, const char *kernel,
                       const tess_pattern *pattern, const tess_target *target,
                       const struct backend *backend, tess_error *error) {
@@ -90,7 +113,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     int64_t batch_heads = problem->batch * problem->heads_q;
     tess_plan *plan = calloc(1, sizeof *plan);
     if (!plan)
-        return no_memory(error, "the plan");
+        return plan_no_memory(error, "the plan");
     plan->problem = *problem;
     plan->target = *target;
     plan->backend = backend;
@@ -100,7 +123,7 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
     plan->n_tiles = m->n_tiles;
     plan->list_of = malloc((size_t)batch_heads * sizeof *plan->list_of);
 
-    tess_status status = plan->list_of ? TESS_OK : no_memory(error, "the list of each head");
+    tess_status status = plan->list_of ? TESS_OK : plan_no_memory(error, "the list of each head");
     if (!status) {
         for (int64_t bh = 0; bh < batch_heads; bh++)
             plan->list_of[bh] =
@@ -109,13 +132,15 @@ tess_status plan_make(tess_plan **out, const struct problem *problem, const char
             status = error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                                "the listed query-key pairs of all heads do not fit 64 bits");
     }
+    struct premises premises = plan_premises(plan);
+    struct candidate candidate;
+    premises.kernel = kernel, premises.m = m;
     if (!status) {
         plan->problem.block_rows = block_rows_of(plan, m);
-        passes_begin(plan);
-        status = select_kernels(plan, kernel, error);
+        status = select_kernels(&candidate, &premises, 0, error);
     }
     if (!status)
-        status = works_make(plan, m, kernel, error);
+        status = works_make(plan, &candidate, &premises, error);
     if (!status)
         status = bytes_count(plan, m, error);
     if (!status)
@@ -134,19 +159,16 @@ double plan_seconds(const tess_plan *plan, double seconds, double bytes) {
 }
 
 double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
-    tess_plan staged = *plan;
-    const double heads =
-        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
-    double seconds = 0;
-    staged.problem.pipeline = TESS_STAGED;
-    staged.problem.tile_rows = 0;
-    staged.joint = 0;
-    passes_begin(&staged);
-    if (select_kernels(&staged, NULL, NULL))
-        return INFINITY;
-    for (int i = 0; i < staged.n_passes; i++)
-        seconds += select_stage_cost(&staged, &staged.passes[i], &pattern->lists, heads);
-    return seconds;
+    struct problem staged = plan->problem;
+    struct premises premises = plan_premises(plan);
+    struct candidate candidate;
+    staged.pipeline = TESS_STAGED;
+    staged.tile_rows = 0;
+    premises.problem = &staged, premises.m = &pattern->lists;
+    return select_kernels(&candidate, &premises, 0, NULL) ||
+                   select_tiles(&candidate, &premises, NULL, NULL, NULL)
+               ? INFINITY
+               : candidate.seconds;
 }
 
 void tess_plan_free(tess_plan *plan) {

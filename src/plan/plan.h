@@ -13,13 +13,19 @@ struct plan_height {
     double seconds; /* predicted from a sample of tiles */
 };
 
+/* Tiles of a fused pass: their height, query heads packed in one, and heights that were weighed. */
+struct tile_shape {
+    int32_t rows, tile_heads;
+    struct plan_height heights[PLAN_HEIGHTS]; /* rows 0 ends them */
+};
+
 /* The pattern, or the transposed one, in tiles, and a schedule over them. */
 struct work {
-    struct bcsr bcsr;                         /* staged: the tiles, copied */
-    int64_t *entries;                         /* staged, transposed: their places in the pattern */
-    struct lists lists;                       /* fused: query tiles; transposed: key tiles */
-    struct plan_height heights[PLAN_HEIGHTS]; /* fused: what was weighed; rows 0 ends it */
-    int32_t tile_heads;                       /* fused: query heads packed in a tile */
+    struct bcsr bcsr;                  /* staged: the tiles, copied */
+    int64_t *entries;                  /* staged, transposed: their places in the pattern */
+    struct lists lists;                /* fused: query tiles; transposed: key tiles */
+    const struct plan_height *heights; /* fused: what its pass's tiles were weighed as */
+    int32_t tile_heads;                /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct strips strips;      /* of key tiles, where dQ joins the pass over keys */
     struct prepared *prepared; /* fused, of backends that prepare their lists */
@@ -34,13 +40,23 @@ struct pass {
     struct problem problem;         /* the plan's, with the dims of the operands */
     const struct binding *bindings; /* operation.h; NULL: the operation's own operands */
     const struct kernel *kernel;
-    struct work *work;      /* of the plan, and of every other pass over the same tiles */
-    int over_keys;          /* whose tiles are those of the transposed pattern */
-    int joint;              /* over keys: it writes dQ as well */
-    size_t workspace;       /* bytes that the kernel needs while it runs */
-    size_t image, image_at; /* bytes of the plan's image that it fills, and where it reads */
+    struct tile_shape tiles; /* of a fused pass over tiles; else zeros */
+    struct work *work;       /* of the plan, and of every other pass over the same tiles */
+    int over_keys;           /* whose tiles are those of the transposed pattern */
+    int joint;               /* over keys: it writes dQ as well */
+    size_t workspace;        /* bytes that the kernel needs while it runs */
+    size_t image, image_at;  /* bytes of the plan's image that it fills, and where it reads */
     uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* of what it fills */
     double seconds;                                        /* predicted */
+};
+
+/* A form that a plan may have, by value: its passes have kernels, tiles and predicted seconds, and neither
+ * work nor memory. */
+struct candidate {
+    struct pass passes[PLAN_PASSES]; /* in the order in which they run */
+    int n_passes;
+    int joint; /* fused backward: dQ joins the pass over keys (joint.c) */
+    double seconds;
 };
 
 struct reserved; /* reserve.h */
@@ -51,9 +67,8 @@ struct tess_plan {
     tess_target target;
     const struct backend *backend;
     int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
-    struct pass passes[PLAN_PASSES];             /* in the order in which they run */
-    int n_passes;
-    int joint;              /* fused backward: dQ joins the pass over keys (joint.c) */
+    struct pass passes[PLAN_PASSES];             /* of the candidate that was kept */
+    int n_passes, joint;
     struct work work;       /* of all passes over query tiles */
     struct work key_work;   /* of all passes over key tiles */
     int64_t *list_of;       /* [batch * heads_q] */
@@ -92,10 +107,16 @@ double plan_seconds(const tess_plan *plan, double seconds, double bytes);
  * they are NULL, then room for the largest of a pass, which is answered. */
 void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands);
 
-/* Sets the passes of the plan's operation, pipeline and gradients, without kernels (pass.c). */
-void passes_begin(tess_plan *plan);
+/* Sets the passes of the problem's operation, pipeline and gradients, without kernels (pass.c). */
+void passes_begin(struct candidate *candidate, const struct problem *problem, int joint);
 
-/* What the plan knows of the arguments of all its kernels. */
+/* Tells that memory ran out for a part of a plan. */
+tess_status plan_no_memory(tess_error *error, const char *what);
+
+/* Gives a plan the passes of a candidate. */
+void plan_keep(tess_plan *plan, const struct candidate *candidate);
+
+/* Arguments of all its kernels, as far as a plan knows them. */
 struct kernel_args plan_args(const tess_plan *plan);
 
 /* The arguments of a pass, from those of the run; its operands are still the operation's. */
@@ -109,22 +130,11 @@ tess_status kernel_ask(const struct kernel_args *args, tess_error *error);
 tess_status passes_run(const struct pass *passes, int n, const struct kernel_args *run,
                        tess_error *error);
 
-/* Chooses the form of a plan that has kernels: where five products pay, dQ joins the pass over keys,
- * whose lists and strips are made (joint.c). m: the pattern's tiles; transposed: likewise, or NULL. */
-struct estimates;
-tess_status joint_decide(tess_plan *plan, struct estimates *m, struct estimates *transposed,
-                         const char *kernel, tess_error *error);
-
-/* Whether that may be, as far as the problem says. */
-int joint_possible(const tess_plan *plan);
-
-/* Predicted seconds of clearing and adding the sums of strips. */
-double joint_seconds(const tess_plan *plan, const struct strips *strips);
-
-/* Lists, or tiles, and schedules of all passes; predicted seconds (work.c). m: the pattern's tiles;
- * kernel: the name that the problem forces, or NULL. */
-tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel,
-                       tess_error *error);
+/* Keeps the candidate, or one in which dQ joins the pass over keys: lists, or tiles, and schedules of all
+ * passes; predicted seconds (work.c). The candidate has kernels alone. */
+struct premises;
+tess_status works_make(tess_plan *plan, struct candidate *candidate,
+                       const struct premises *premises, tess_error *error);
 void work_free(struct work *work, const struct backend *backend);
 size_t work_memory(const struct work *work, const struct backend *backend);
 

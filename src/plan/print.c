@@ -97,6 +97,7 @@ static void say_problem(struct text *t, const tess_plan *plan) {
  * they were not. */
 static void say_kernels(struct text *t, const tess_plan *plan) {
     const struct kernel_args of_plan = plan_args(plan);
+    const struct premises premises = plan_premises(plan);
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         int64_t foreign = 0;
         say(t, "  kernel    %s: %s", tess_stage_name(pass->stage), pass->kernel->name);
@@ -109,11 +110,11 @@ static void say_kernels(struct text *t, const tess_plan *plan) {
             const struct kernel *other = &plan->backend->kernels[k];
             if (other == pass->kernel || other->stage != pass->stage)
                 continue;
-            if (select_foreign(plan, pass, other)) {
+            if (select_foreign(&premises, pass, other)) {
                 foreign++;
                 continue;
             }
-            const char *why = select_refuses(plan, pass, other);
+            const char *why = select_refuses(&premises, pass, other);
             if (!why)
                 why = other < pass->kernel ? "predicted to take longer, or not the one asked for"
                                            : "comes after it";
@@ -138,9 +139,9 @@ static void say_lists(struct text *t, const tess_plan *plan, const struct work *
     say(t, "  %-9s %d %s", sides->tile, (int)l->tile_rows, sides->rows);
     if (work->tile_heads > 1)
         say(t, " of each of %d heads", (int)work->tile_heads);
-    for (int i = 0; work->heights[i].rows; i++)
-        say(t, "%s%d: %.3g ms", i ? ", " : ", weighed as ", (int)work->heights[i].rows,
-            work->heights[i].seconds * 1e3);
+    for (const struct plan_height *h = work->heights; h->rows; h++)
+        say(t, "%s%d: %.3g ms", h > work->heights ? ", " : ", weighed as ", (int)h->rows,
+            h->seconds * 1e3);
     lists_sum(&sums, l);
     double keys = sums.full_keys + sums.masked_keys;
     say(t,

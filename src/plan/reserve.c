@@ -87,21 +87,25 @@ static uint64_t layout_number(const struct reserved *r, int64_t tile_heads) {
 }
 
 /* What the kernel that was chosen makes of the shape. */
-static void reserved_make(struct reserved *r, const tess_plan *plan) {
-    const struct kernel *kernel = plan->passes->kernel;
-    const struct work *work = &plan->work;
-    const double rows = (double)(r->shape.tile_rows * work->tile_heads);
+static void reserved_make(tess_plan *plan) {
+    const struct premises premises = plan_premises(plan);
+    const struct pass *pass = plan->passes;
+    const struct kernel *kernel = pass->kernel;
+    const struct trial trial = select_trial(&premises, pass, kernel);
+    struct reserved *r = plan->reserved;
+    plan->work.tile_heads = pass->tiles.tile_heads;
+    shape_tiles(&r->shape, pass->tiles.rows);
     r->item_seconds = kernel->cost.item;
-    r->key_seconds =
-        select_key_cost(plan, plan->passes, kernel, select_dims(plan->passes, kernel), rows);
+    r->key_seconds = cost_key(&trial);
     r->splits = (struct fill_splits){
         .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
-        .part_keys = select_part_keys(plan, kernel),
+        .part_keys = cost_part_keys(&trial),
         .workers = plan->backend->fill.workers(&plan->target),
-        .whole = kernel->tiling->whole_shares};
-    r->units = plan->problem.batch * plan->problem.heads_q / work->tile_heads * r->shape.tiles;
+        .whole = kernel->family->whole_shares && kernel->family->whole_shares(kernel)};
+    r->units =
+        plan->problem.batch * plan->problem.heads_q / pass->tiles.tile_heads * r->shape.tiles;
     reserved_bounds(r);
-    r->layout = layout_number(r, work->tile_heads);
+    r->layout = layout_number(r, pass->tiles.tile_heads);
 }
 
 /* Lists and schedule as kernels size their workspace by: of the capacity, and nothing in them. */
@@ -171,7 +175,7 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
                          const struct backend *backend, tess_error *error) {
     const int64_t batch_heads = problem->batch * problem->heads_q;
     tess_plan *plan = calloc(1, sizeof *plan);
-    if (plan) {
+    if (plan)
         *plan = (tess_plan){.problem = *problem,
                             .target = *target,
                             .backend = backend,
@@ -180,27 +184,22 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
                             .n_lists = shape->batches * shape->heads,
                             .list_of = malloc((size_t)batch_heads * sizeof *plan->list_of),
                             .reserved = calloc(1, sizeof *plan->reserved)};
-        passes_begin(plan);
-    }
     if (!plan || !plan->list_of || !plan->reserved) {
         tess_plan_free(plan);
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_reserve", NULL,
                          "out of memory for the plan");
     }
-    int32_t rows;
     plan->reserved->shape = *shape;
     heads_place(plan);
-    const int64_t height = min_i64(shape->block_q, shape->n_q);
-    tess_status status = select_kernels(plan, kernel, error);
-    if (!status && !kernel)
-        select_filled_kernel(plan, plan->passes, height, (double)keys_most(shape));
+    struct premises premises = plan_premises(plan);
+    struct candidate candidate;
+    premises.kernel = kernel, premises.keys = (double)keys_most(shape);
+    tess_status status = select_kernels(&candidate, &premises, 0, error);
     if (!status)
-        status = select_filled_rows(plan, plan->passes, height, &rows, error);
+        status = select_tiles(&candidate, &premises, NULL, NULL, error);
     if (!status) {
-        shape_tiles(&plan->reserved->shape, rows);
-        plan->work.tile_heads = select_tile_heads(plan, plan->passes, plan->passes->kernel,
-                                                  plan->reserved->shape.tile_rows);
-        reserved_make(plan->reserved, plan);
+        plan_keep(plan, &candidate);
+        reserved_make(plan);
         status = work_reserve(plan, error);
     }
     if (!status)

@@ -1,16 +1,10 @@
 /* The tiles that passes walk, packed or copied, and the schedules over them. */
-#include "plan/plan.h"
-
 #include "plan/select.h"
+
 #include "base/status.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static tess_status no_memory(tess_error *error, const char *what) {
-    return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL, "out of memory for %s",
-                     what);
-}
 
 /* ---- what is scheduled ---- */
 
@@ -73,7 +67,7 @@ static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass
                                   tess_error *error) {
     struct tiles tiles;
     tess_status status = tiles_make(&tiles, plan, pass, keys, n)
-                             ? no_memory(error, "the list of packed heads")
+                             ? plan_no_memory(error, "the list of packed heads")
                              : TESS_OK;
     rules->heads_per_group = tiles.heads_per_group;
     if (!status)
@@ -88,26 +82,24 @@ static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass
 
 /* Schedule of a pass whose lists are packed, and what its backend prepares of both. */
 static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass,
-                                  tess_error *error) {
+                                  const struct trial *trial, tess_error *error) {
     const struct kernel *kernel = pass->kernel;
+    const struct family *family = kernel->family;
     struct work *work = pass->work;
-    const int32_t rows = work->lists.tile_rows;
     const int32_t assigned =
-        kernel->tiling->workers ? kernel->tiling->workers(kernel, &plan->target, rows) : 1;
+        family->workers ? family->workers(kernel, &plan->target, trial->rows) : 1;
     const int64_t workers =
         plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
     /* Two CTAs may share an item, or several a multiprocessor. Where nothing weighs what combining costs,
      * the latter count as one. */
     const int each = assigned > 1 && (assigned < workers || kernel->cost.combine > 0);
-    struct schedule_rules rules = {
-        .item_cost = kernel->cost.item,
-        .key_cost = select_key_cost(plan, pass, kernel, select_dims(pass, kernel),
-                                    (double)(rows * work->tile_heads)),
-        .workers = each ? assigned : workers,
-        .min_part_keys = select_part_keys(plan, kernel),
-        .combine_cost = kernel->cost.combine,
-        .part_cost = select_part_cost(pass, kernel, (double)(rows * work->tile_heads)),
-        .may_stay_whole = !plan->problem.parts_asked};
+    struct schedule_rules rules = {.item_cost = kernel->cost.item,
+                                   .key_cost = cost_key(trial),
+                                   .workers = each ? assigned : workers,
+                                   .min_part_keys = cost_part_keys(trial),
+                                   .combine_cost = kernel->cost.combine,
+                                   .part_cost = cost_part(trial),
+                                   .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
     if (!status && plan->backend->prepare.make) {
@@ -117,37 +109,28 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     return status;
 }
 
-/* The work of a pass over m, the pattern or the transposed one. */
-static tess_status fused_make(tess_plan *plan, struct pass *pass, struct estimates *e,
-                              const char *kernel, tess_error *error) {
-    const double heads =
-        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+/* The work of a pass over m, the pattern or the transposed one. Lists and strips of a joint pass have been
+ * made. */
+static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct premises *p,
+                              const struct bcsr *m, tess_error *error) {
     struct work *work = pass->work;
+    struct trial trial = select_trial(p, pass, pass->kernel);
     struct lists_sums sums;
-    int32_t rows = 0;
-    double seconds;
-    const int forced = kernel && !strcmp(kernel, pass->kernel->name);
     tess_status status = TESS_OK;
-    if (!pass->joint) { /* or joint_decide has made its lists, and strips for a schedule */
-        status = select_height(plan, pass, e, heads, forced, &rows, &seconds, error);
-        if (!status)
-            status = lists_pack(&work->lists, e->m, rows, error);
-    }
-    if (status)
-        return status;
-    rows = work->lists.tile_rows;
-    lists_sum(&sums, &work->lists);
-    work->tile_heads = select_tile_heads(plan, pass, pass->kernel, rows);
+    work->tile_heads = trial.tile_heads;
     if (!pass->joint)
-        status = fused_schedule(plan, pass, error);
+        status = lists_pack(&work->lists, m, trial.rows, error);
+    if (!status && !pass->joint)
+        status = fused_schedule(plan, pass, &trial, error);
     if (status)
         return status;
+    lists_sum(&sums, &work->lists);
+    trial.sums = &sums;
     const struct kernel_cost *cost = &pass->kernel->cost;
     const double uneven = work->prepared ? plan->backend->prepare.unevenness(work->prepared) : 1;
-    pass->seconds =
-        cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
-        select_fused_cost(plan, pass, pass->kernel, &sums, heads, rows, work->tile_heads) * uneven +
-        (pass->joint ? joint_seconds(plan, &work->strips) : 0);
+    pass->seconds = cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
+                    cost_lists(&trial) * uneven +
+                    (pass->joint ? joint_seconds(&plan->problem, &work->strips) : 0);
     return TESS_OK;
 }
 
@@ -197,7 +180,7 @@ static tess_status staged_schedule(const tess_plan *plan, const struct pass *pas
     const int64_t lists = m->batch * m->heads;
     int64_t *keys = malloc(((size_t)(lists * m->rows) + 1) * sizeof *keys);
     if (!keys)
-        return no_memory(error, "the block lists");
+        return plan_no_memory(error, "the block lists");
     for (int64_t l = 0; l < lists; l++)
         for (int64_t i = 0; i < m->rows; i++)
             keys[l * m->rows + i] = (bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i)) * m->block_kv;
@@ -213,7 +196,7 @@ static tess_status staged_tiles(tess_plan *plan, const struct bcsr *m, tess_erro
     const int64_t batch_heads = plan->problem.batch * plan->problem.heads_q;
     plan->scores_offset = calloc((size_t)batch_heads, sizeof *plan->scores_offset);
     if (!plan->scores_offset || bcsr_copy(&plan->work.bcsr, m))
-        return no_memory(error, "the block lists");
+        return plan_no_memory(error, "the block lists");
     if (scores_place(plan))
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_create", "pattern",
                          "the BCSR scores of %lld tiles of %lld x %lld do not fit 64 bits",
@@ -223,59 +206,58 @@ static tess_status staged_tiles(tess_plan *plan, const struct bcsr *m, tess_erro
 
 /* ---- the whole ---- */
 
-/* Of the pattern's tiles, where a pass needs them. */
-static tess_status transposed_make(tess_plan *plan, tess_pattern **transposed, const struct bcsr *m,
+/* The transposed pattern, where a pass needs it. */
+static tess_status transposed_make(tess_plan *plan, tess_pattern **transposed,
+                                   const struct candidate *c, const struct premises *p,
                                    tess_error *error) {
-    int64_t **entries = plan->problem.pipeline == TESS_STAGED ? &plan->key_work.entries : NULL;
-    if (joint_possible(plan))
-        return pattern_transpose(transposed, entries, m, "tess_plan_create", "pattern", error);
-    for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
-        if (pass->over_keys)
-            return pattern_transpose(transposed, entries, m, "tess_plan_create", "pattern", error);
-    return TESS_OK;
+    int needed = joint_possible(p);
+    for (int i = 0; i < c->n_passes; i++)
+        needed |= c->passes[i].over_keys;
+    return needed ? pattern_transpose(transposed,
+                                      p->problem->pipeline == TESS_STAGED ? &plan->key_work.entries
+                                                                          : NULL,
+                                      p->m, "tess_plan_create", "pattern", error)
+                  : TESS_OK;
 }
 
 static int work_scheduled(const struct work *work) {
     return work->schedule.items != NULL;
 }
 
-static tess_status passes_make(tess_plan *plan, const struct bcsr *m, const struct bcsr *transposed,
-                               const char *kernel, tess_error *error) {
-    struct estimates of_m = {.m = m}, of_transposed = {.m = transposed};
-    const int staged = plan->problem.pipeline == TESS_STAGED;
-    const double heads =
-        (double)(plan->problem.batch * plan->problem.heads_q) / (double)plan->n_lists;
+static tess_status passes_make(tess_plan *plan, struct candidate *c, const struct premises *p,
+                               const struct bcsr *transposed, tess_error *error) {
+    struct estimates of_m = {.m = p->m}, of_transposed = {.m = transposed};
     tess_status status = TESS_OK;
-    if (joint_possible(plan))
-        status = joint_decide(plan, &of_m, &of_transposed, kernel, error);
+    if (joint_possible(p))
+        status = joint_decide(c, &plan->key_work, p, &of_m, &of_transposed, error);
+    if (!status)
+        status = select_tiles(c, p, &of_m, &of_transposed, error);
+    if (!status)
+        plan_keep(plan, c);
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes && !status;
          pass++) {
-        if (pass->kernel->tiling) {
-            status =
-                fused_make(plan, pass, pass->over_keys ? &of_transposed : &of_m, kernel, error);
-        } else {
-            pass->seconds = select_stage_cost(plan, pass, m, heads);
-            if (staged && !work_scheduled(pass->work))
-                status = staged_schedule(plan, pass, error);
-        }
+        if (pass->kernel->rows)
+            status = fused_make(plan, pass, p, pass->over_keys ? transposed : p->m, error);
+        else if (p->problem->pipeline == TESS_STAGED && !work_scheduled(pass->work))
+            status = staged_schedule(plan, pass, error);
         plan->predicted_seconds += pass->seconds;
     }
     return status;
 }
 
-tess_status works_make(tess_plan *plan, const struct bcsr *m, const char *kernel,
+tess_status works_make(tess_plan *plan, struct candidate *candidate, const struct premises *p,
                        tess_error *error) {
     tess_pattern *transposed = NULL;
-    const int staged = plan->problem.pipeline == TESS_STAGED;
-    tess_status status = transposed_make(plan, &transposed, m, error);
+    const int staged = p->problem->pipeline == TESS_STAGED;
+    tess_status status = transposed_make(plan, &transposed, candidate, p, error);
     if (!status && staged)
-        status = staged_tiles(plan, m, error);
+        status = staged_tiles(plan, p->m, error);
     if (!status && staged && transposed) {
         plan->key_work.bcsr = transposed->lists;
         transposed->lists = (struct bcsr){0};
     }
     if (!status)
-        status = passes_make(plan, m, transposed ? &transposed->lists : NULL, kernel, error);
+        status = passes_make(plan, candidate, p, transposed ? &transposed->lists : NULL, error);
     tess_pattern_free(transposed);
     return status;
 }

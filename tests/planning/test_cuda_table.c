@@ -35,22 +35,22 @@ static void shared_memory_is_as_compiled(void **state) {
     (void)state;
     const size_t n = sizeof units / sizeof *units;
     size_t compared = 0, staged = 0;
-    while (!cuda_table[staged].tiling)
+    while (!cuda_table[staged].rows)
         staged++;
     assert_int_equal(n + 1, CUDA_ROWS - staged); /* delta has no tiles */
     for (size_t u = 0; u < n; u++) {
         const struct kernel *kernel = &cuda_table[staged + u];
         assert_string_equal(kernel->name, units[u].name);
-        assert_true(kernel->tiling->rows[0] > 0);
-        if (units[u].shared(kernel->tiling->rows[0]) < 0) /* a build of checks without it */
+        assert_true(kernel->rows[0] > 0);
+        if (units[u].shared(kernel->rows[0]) < 0) /* a build of checks without it */
             continue;
         compared++;
-        for (int i = 0; kernel->tiling->rows[i]; i++)
-            if (kernel->tiling->shared[i] != units[u].shared(kernel->tiling->rows[i]))
+        for (int i = 0; kernel->rows[i]; i++)
+            if (kernel->shared[i] != units[u].shared(kernel->rows[i]))
                 fail_msg("%s: %d rows take %lld bytes, the table says %lld", kernel->name,
-                         (int)kernel->tiling->rows[i],
-                         (long long)units[u].shared(kernel->tiling->rows[i]),
-                         (long long)kernel->tiling->shared[i]);
+                         (int)kernel->rows[i],
+                         (long long)units[u].shared(kernel->rows[i]),
+                         (long long)kernel->shared[i]);
     }
     assert_true(compared > n / 2);
 }

@@ -1,6 +1,7 @@
 /* Regret: the time of what plans choose over the fastest choice that was timed, for shapes of which one card
  * timed two choices. `test_regret all` plans all of them, else those whose patterns are quick to make. */
 #include "support/plans.h"
+#include "lab/lists/source.h"
 #include "support/timings.h"
 
 #include <math.h>

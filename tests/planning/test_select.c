@@ -73,7 +73,7 @@ static void heights_can_be_asked_for(void **state) {
     tess_pattern *pattern = pattern_make("random(0.2,1)", 256, 8, 1, 1);
     const struct backend *cpu = cpu_kernels();
     for (int64_t k = 0; k < cpu->n_kernels; k++)
-        for (const int32_t *rows = cpu->kernels[k].tiling ? cpu->kernels[k].tiling->rows : NULL;
+        for (const int32_t *rows = cpu->kernels[k].rows;
              rows && *rows && !cpu->kernels[k].unusable(); rows++) {
             tess_problem problem = problem_for_all(256);
             problem.kernel = cpu->kernels[k].name;
@@ -125,7 +125,7 @@ static void cpu_heights_below_blocks_are_weighed(void **state) {
     problem.heads_kv = problem.heads_q;
     assert_int_equal(tess_target_query(&target, TESS_CPU, -1, NULL), TESS_OK);
     assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
-    assert_true(plan->work.heights[0].rows < 64 && plan->work.heights[1].rows > 0);
+    assert_true(plan->passes->tiles.heights[0].rows < 64 && plan->passes->tiles.heights[1].rows);
     tess_plan_free(plan);
     tess_pattern_free(pattern);
 }
@@ -248,7 +248,7 @@ static void cuda_pairs_are_workers(void **state) {
         problem.batch = problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
         const struct kernel *kernel = plan->passes->kernel;
-        assert_int_equal(kernel->tiling->workers(kernel, &target, plan->work.lists.tile_rows),
+        assert_int_equal(kernel->family->workers(kernel, &target, plan->work.lists.tile_rows),
                          cases[i].workers);
         assert_true(plan->work.schedule.n_slots == 0 || cases[i].workers != 66);
         tess_plan_free(plan);

@@ -79,15 +79,15 @@ static void cuda_decode_refuses_by_name(void **state) {
                  {&uneven, "8 bits of 512 dims", SM90_DECODE}};
     const struct backend *cuda = backend_get(TESS_CUDA);
     const struct kernel *const own = kernel_named(cuda, "cuda_decode_bf16_d128");
-    assert_null(own->refuses(own, &fits, &target));
-    assert_null(own->refuses(own, &groups, &target));
-    assert_null(own->refuses(own, &paged, &target));
+    assert_null(own->family->refuses(own, &fits, &target));
+    assert_null(own->family->refuses(own, &groups, &target));
+    assert_null(own->family->refuses(own, &paged, &target));
     rope.rope_dims = 64, rope.o_type = TESS_F32;
-    assert_null(own->refuses(own, &rope, &target));
+    assert_null(own->family->refuses(own, &rope, &target));
     rope.rope_dims = 4;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct kernel *kernel = cases[i].kernel ? kernel_named(cuda, cases[i].kernel) : own;
-        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
+        const char *why = kernel->family->refuses(kernel, cases[i].problem, &target);
         if (!why || !strstr(why, cases[i].says))
             fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
     }
@@ -301,9 +301,9 @@ static void cuda_blocks_refuse_by_name(void **state) {
                  {&o, "o of q's type"},
                  {&rope, "q and k of one view"},
                  {&pages, "16 keys or more"}};
-    assert_null(kernel->refuses(kernel, &fits, &target));
+    assert_null(kernel->family->refuses(kernel, &fits, &target));
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *why = kernel->refuses(kernel, cases[i].problem, &target);
+        const char *why = kernel->family->refuses(kernel, cases[i].problem, &target);
         if (!why || !strstr(why, cases[i].says))
             fail_msg("'%s' does not say '%s'", why ? why : "nothing", cases[i].says);
     }

@@ -82,6 +82,9 @@ paths() {
     forbid 'base knows the rest of the core' "$include(pattern|lists|plan)/" $(all src/base)
     forbid 'patterns know lists or plans' "$include(lists|plan)/" $(all src/pattern)
     forbid 'lists know plans' "$include""plan/" $(all src/lists)
+    forbid "a GPU's name or number in plans or lists" \
+        '[Hh]opper|[Aa]mpere|[Bb]lackwell|(^|[^[:alnum:]])([ABHabh][1-9]00|(SM|sm)_?[0-9]{2,3})([^[:alnum:]]|$)' \
+        $(all src/plan src/lists)
     forbid 'include knows src' "$include(\.\.|src/|$(paths src))" $(all include)
     forbid 'include knows CUDA' "$include.*cuda" $(all include)
     forbid 'src knows lab, tests, tools or bench' "$include(.*/)?(lab|tests|tools|bench|cmocka)[/.]" $(all src)

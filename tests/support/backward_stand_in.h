@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "plan/attention.h"
+#include "plan/cost.h"
 #include "support/plans.h"
 
 const struct backend *__real_backend_get(tess_backend backend);
@@ -56,28 +57,33 @@ static tess_status run(const struct kernel_args *args, tess_error *error) {
     return TESS_OK;
 }
 
-static const struct tiling row_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}, .gqa_rows = 64};
-static const struct tiling key_tiles = {.rows = (const int32_t[]){16, 32, 64, 0}};
+static const int32_t heights[] = {16, 32, 64, 0};
+static const struct family of_tiles = {.refuses = refuses, .seconds = cost_tiles};
+static const struct family of_rows = {.refuses = refuses, .seconds = cost_rows};
+static const struct family row_tiles = {
+    .refuses = refuses, .seconds = cost_lists, .lists = LISTS_PACKED, .packed_rows = 64};
+static const struct family key_tiles = {
+    .refuses = refuses, .seconds = cost_lists, .lists = LISTS_PACKED};
 
-#define STAND_IN(its_stage, its_name, its_tiling)                                                  \
+#define STAND_IN(its_stage, its_name, its_family, its_heights)                                     \
     {                                                                                              \
-        .name = its_name, .stage = its_stage, .tiling = its_tiling, .unusable = unusable,          \
-        .refuses = refuses, .workspace = workspace, .run = run, .cost = {                          \
+        .name = its_name, .stage = its_stage, .family = &its_family, .rows = its_heights,          \
+        .unusable = unusable, .workspace = workspace, .run = run, .cost = {                        \
             .item = 1e-6,                                                                          \
             .key_row_dim = 1e-11,                                                                  \
             .key_dim = 1e-10                                                                       \
         }                                                                                          \
     }
 static const struct kernel kernels[] = {
-    STAND_IN(TESS_STAGE_ATTENTION, "attention", &row_tiles),
-    STAND_IN(TESS_STAGE_SDDMM, "sddmm", NULL),
-    STAND_IN(TESS_STAGE_SOFTMAX, "softmax", NULL),
-    STAND_IN(TESS_STAGE_SPMM, "spmm", NULL),
-    STAND_IN(TESS_STAGE_DELTA, "delta", NULL),
-    STAND_IN(TESS_STAGE_GRADIENT_KEYS, "gradient_keys", &key_tiles),
-    STAND_IN(TESS_STAGE_GRADIENT_ROWS, "gradient_rows", &row_tiles),
-    STAND_IN(TESS_STAGE_SOFTMAX_BACKWARD, "softmax_backward", NULL),
-    STAND_IN(TESS_STAGE_SPMM_TRANSPOSED, "spmm_transposed", NULL),
+    STAND_IN(TESS_STAGE_ATTENTION, "attention", row_tiles, heights),
+    STAND_IN(TESS_STAGE_SDDMM, "sddmm", of_tiles, NULL),
+    STAND_IN(TESS_STAGE_SOFTMAX, "softmax", of_tiles, NULL),
+    STAND_IN(TESS_STAGE_SPMM, "spmm", of_tiles, NULL),
+    STAND_IN(TESS_STAGE_DELTA, "delta", of_rows, NULL),
+    STAND_IN(TESS_STAGE_GRADIENT_KEYS, "gradient_keys", key_tiles, heights),
+    STAND_IN(TESS_STAGE_GRADIENT_ROWS, "gradient_rows", row_tiles, heights),
+    STAND_IN(TESS_STAGE_SOFTMAX_BACKWARD, "softmax_backward", of_tiles, NULL),
+    STAND_IN(TESS_STAGE_SPMM_TRANSPOSED, "spmm_transposed", of_tiles, NULL),
 };
 
 const struct backend *__wrap_backend_get(tess_backend backend) {

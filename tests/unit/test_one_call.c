@@ -29,6 +29,7 @@ static struct {
 
 static const struct backend *real;
 static struct kernel kernels[MOST_KERNELS];
+static struct family families[MOST_KERNELS];
 
 static int is_fused(tess_stage stage) {
     return stage == TESS_STAGE_ATTENTION || stage == TESS_STAGE_GRADIENT_KEYS ||
@@ -49,7 +50,7 @@ static const char *refuses(const struct kernel *kernel, const struct problem *pr
     if (!both && (is_fused(kernel->stage) ? stand_in.fused_refuses : stand_in.staged_refuses))
         return "it does not today";
     const struct kernel *original = &real->kernels[kernel - kernels];
-    return original->refuses(original, problem, target);
+    return original->family->refuses(original, problem, target);
 }
 
 /* The staged pipeline's last pass, of either operation, or the fused one's. */
@@ -75,7 +76,10 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     assert_true(backend == TESS_CPU && real->n_kernels <= MOST_KERNELS);
     for (int64_t k = 0; k < real->n_kernels; k++) {
         kernels[k] = real->kernels[k];
-        kernels[k].run = run, kernels[k].refuses = refuses, kernels[k].refuses_run = refuses_run;
+        families[k] = *kernels[k].family;
+        families[k].refuses = refuses;
+        kernels[k].family = &families[k];
+        kernels[k].run = run, kernels[k].refuses_run = refuses_run;
         if (stand_in.fused_dear && is_fused(kernels[k].stage))
             kernels[k].cost.item = 1;
     }

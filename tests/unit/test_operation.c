@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "plan/attention.h"
+#include "plan/cost.h"
 #include "plan/operation.h"
 #include "plan/problem.h"
 #include "support/plans.h"
@@ -94,11 +95,12 @@ static tess_status run(const struct kernel_args *args, tess_error *error) {
 
 /* The CPU's kernels but for those of softmax, whose stage the sums are. */
 static struct backend backend_make(void) {
+    static const struct family family = {.refuses = refuses, .seconds = cost_tiles};
     static const struct kernel sums = {.name = "row_sums",
                                        .stage = TESS_STAGE_SOFTMAX,
+                                       .family = &family,
                                        .cost = {.key_row_dim = 1e-10},
                                        .unusable = unusable,
-                                       .refuses = refuses,
                                        .workspace = workspace,
                                        .run = run};
     static struct kernel kernels[64];

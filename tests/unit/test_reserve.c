@@ -67,23 +67,26 @@ static tess_status fill(const struct fill_job *job, tess_error *error) {
 
 /* ---- the backend ---- */
 
-#define KERNEL(its_name, its_tiling)                                                               \
+#define KERNEL(its_name, its_family, heights, bytes)                                               \
     {                                                                                              \
         .name = its_name, .stage = TESS_STAGE_ATTENTION, .cost = {.item = 1e-6, .key_dim = 1e-10}, \
-        .tiling = its_tiling, .unusable = usable, .refuses = refuses_never,                        \
+        .family = &its_family, .rows = heights, .shared = bytes, .unusable = usable,               \
         .workspace = workspace, .run = kernel_run                                                  \
     }
-static const struct tiling of_host = {.rows = (const int32_t[]){16, 64, 0}};
-static const struct tiling of_images = {.rows = (const int32_t[]){1, 16, 64, 0},
-                                        .shared = (const int64_t[]){10, 100, SHARED_OF_64},
-                                        .gqa_rows = 16,
-                                        .filled = 1};
-static const struct tiling packed_alone = {
-    .rows = (const int32_t[]){1, 0}, .gqa_rows = 16, .gqa_exact = 1, .filled = 1};
+static const struct family of_host = {.refuses = refuses_never, .lists = LISTS_PACKED};
+static const struct family of_images = {
+    .refuses = refuses_never, .lists = LISTS_PACKED | LISTS_FILLED, .packed_rows = 16};
+static const struct family packed_alone = {.refuses = refuses_never,
+                                           .lists = LISTS_PACKED | LISTS_FILLED,
+                                           .packing = PACK_EXACT,
+                                           .packed_rows = 16};
+static const int32_t rows_of_host[] = {16, 64, 0}, rows_of_images[] = {1, 16, 64, 0},
+                     rows_alone[] = {1, 0};
+static const int64_t bytes_of_images[] = {10, 100, SHARED_OF_64};
 static const struct kernel kernels[] = {
-    KERNEL("of_host", &of_host),
-    KERNEL("of_images", &of_images),
-    KERNEL("packed_alone", &packed_alone),
+    KERNEL("of_host", of_host, rows_of_host, NULL),
+    KERNEL("of_images", of_images, rows_of_images, bytes_of_images),
+    KERNEL("packed_alone", packed_alone, rows_alone, NULL),
 };
 static int64_t n_kernels;
 

@@ -85,7 +85,7 @@ int decode_detail(const struct kernel_args *args, char *room, size_t size) {
     const int v_in_k = args->problem->caches.v_in_k;
     const char *fetched =
         own->v_in_k ? "V in K: a row is fetched once" : "V in K: a row is fetched twice";
-    if (own->family->maps == MAPS_OR_DECODE)
+    if (cuda_family_of(args->kernel)->maps == MAPS_OR_DECODE)
         return snprintf(room, size, "%s%sby TMA, or cuda_decode_%s_d%d_r64 where strides need it",
                         v_in_k ? fetched : "", v_in_k ? "; " : "copied ", tess_type_name(own->type),
                         (int)own->d_qk);

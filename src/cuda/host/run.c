@@ -38,9 +38,9 @@ static const union launch *launch_of(const struct kernel_args *args) {
 /* ---- what kernels without another way than TMA refuse ---- */
 
 const char *decode_refuses_run(const struct kernel_args *args) {
-    const struct forward_kernel *own = args->kernel->own;
-    if (own->family->maps != MAPS_ALONE)
+    if (cuda_family_of(args->kernel)->maps != MAPS_ALONE)
         return NULL;
+    const struct forward_kernel *own = args->kernel->own;
     const struct decode_params p = decode_params_of(args);
     return cuda_decode_refuses_run(&p, own->type);
 }

@@ -5,6 +5,7 @@
 #include "host/backward.h"
 #include "host/decode.h"
 #include "host/staged.h"
+#include "plan/cost.h"
 #include "work/granules.h"
 #include "work/runs.h"
 
@@ -26,14 +27,14 @@ static const char *architecture_refused(const tess_target *target) {
                : NULL;
 }
 
-/* What no kernel of attention computes; a backward reads o_rest before the stages. */
+/* Options that no kernel of attention has; a backward reads o_rest before the stages. */
 static const char *refused(const struct problem *problem, const tess_target *target) {
     if (problem->o_rest && problem->operation == TESS_ATTENTION)
         return "it does not write o_rest";
     return architecture_refused(target);
 }
 
-/* What kernels of the host's lists alone do not compute. */
+/* Options that kernels of the host's lists alone do not have. */
 static const char *plain_refused(const struct problem *problem) {
     if (!caches_plain(problem))
         return "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
@@ -56,16 +57,10 @@ static const char *staged_refuses(const struct kernel *kernel, const struct prob
     return why ? why : own->refuses(problem, &sizes);
 }
 
-static int has_height(const struct tiling *tiling, int32_t height) {
-    const int32_t *rows = tiling->rows;
-    while (*rows && *rows != height)
-        rows++;
-    return *rows || !height;
-}
-
 static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
                                    const tess_target *target) {
     const struct forward_kernel *own = kernel->own;
+    const struct cuda_family *family = cuda_family_of(kernel);
     const char *why = refused(problem, target);
     if (!why && fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         why = "it computes scales of up to 2^127";
@@ -76,12 +71,13 @@ static const char *forward_refuses(const struct kernel *kernel, const struct pro
     if (!why)
         why = type_refused(own->type, problem->type);
     if (!why)
-        why = kernel->tiling->filled_alone ? decode_types_refused(own->product, problem)
-                                           : plain_refused(problem);
-    if (!why && own->family->heights && !has_height(kernel->tiling, problem->tile_rows))
-        why = own->family->heights;
-    if (!why && own->family->refuses)
-        why = own->family->refuses(problem, target);
+        why = family->family.lists == LISTS_FILLED ? decode_types_refused(own->product, problem)
+                                                   : plain_refused(problem);
+    if (!why && family->heights && problem->tile_rows &&
+        kernel_height(kernel, problem->tile_rows) < 0)
+        why = family->heights;
+    if (!why && family->refuses)
+        why = family->refuses(problem, target);
     return why;
 }
 
@@ -105,127 +101,208 @@ static const char *delta_refuses(const struct kernel *kernel, const struct probl
     return architecture_refused(target);
 }
 
+/* Tiles of lower or narrower blocks would be mostly padding. */
+static const char *blocks_refused(const struct fill_shape *shape) {
+    return min_i64(shape->block_q, shape->n_q) < 8 || shape->block_kv < FILL_GRANULE_LEAST
+               ? "it walks filled lists of blocks of 8 queries and 16 keys or more"
+               : NULL;
+}
+
 /* ---- CTAs and steps ---- */
+
+static int32_t head_of(const struct kernel *kernel) {
+    const struct forward_kernel *own = kernel->own;
+    return own->d_qk;
+}
+static int32_t element_size(const struct kernel *kernel) {
+    const struct forward_kernel *own = kernel->own;
+    return (int32_t)tess_type_size(own->type);
+}
+
+/* CTAs that share a multiprocessor, each with items and lists of its own. */
+static int32_t resident_sm90_r64(const struct kernel *kernel, int32_t rows) {
+    (void)rows;
+    return head_of(kernel) > 64 ? 2 : head_of(kernel) > 32 ? 3 : 4;
+}
+static int32_t resident_sm80(const struct kernel *kernel, int32_t rows) {
+    const int32_t head = head_of(kernel);
+    return element_size(kernel) == 4 ? ATTENTION_BLOCKS_F32(head, rows)
+                                     : ATTENTION_BLOCKS(head, rows);
+}
+static int32_t resident_small_m(const struct kernel *kernel, int32_t rows) {
+    const int32_t head = head_of(kernel);
+    return element_size(kernel) == 4 ? ATTENTION_BLOCKS_SMALL_M(head, rows)
+                                     : ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows);
+}
+
+/* Warps' rows of tall tiles are those for sparse masks: of other lists few granules have masks. */
+static struct granule_step step_sm80(const struct kernel *kernel, int32_t rows) {
+    const int32_t head = head_of(kernel);
+    return element_size(kernel) == 4
+               ? (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)}
+               : (struct granule_step){ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)};
+}
+
+/* Rows of a warp of the backward, or of several that share them. */
+static int32_t gradient_warp(const struct kernel *kernel, int32_t rows) {
+    const struct forward_kernel *own = kernel->own;
+    return GRADIENT_WARP(own->d_qk, own->type == TESS_F16, rows);
+}
+static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
+    const int32_t head = head_of(kernel), size = element_size(kernel);
+    const int32_t warp = gradient_warp(kernel, rows), share = GRADIENT_SHARE(head, size, warp);
+    const int keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS;
+    const int32_t warps = GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows));
+    return warps / share * warp / (rows < warp ? warp : rows);
+}
+static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
+    return (struct granule_step){
+        GRADIENT_STEP(head_of(kernel), element_size(kernel), GRADIENT_LOW(rows)),
+        gradient_warp(kernel, rows)};
+}
 
 /* CTAs that stay for several items, which are assigned among them. */
 static int32_t forward_workers(const struct kernel *kernel, const tess_target *target,
                                int32_t rows) {
-    const struct forward_kernel *own = kernel->own;
-    const struct family *family = own->family;
-    const int32_t resident = family->resident(own->d_qk, rows);
+    const struct cuda_family *family = cuda_family_of(kernel);
+    const int32_t resident = family->resident ? family->resident(kernel, rows) : 1;
     if (family->cluster > 1)
         return target->multiprocessors < family->cluster
                    ? 1
                    : target->multiprocessors / family->cluster;
-    int i = 0;
-    while (kernel->tiling->rows[i] != rows)
-        i++;
     /* A multiprocessor has a little more shared memory than one CTA can ask for, and keeps 1 KB of
      * each. */
-    const int64_t shared = kernel->tiling->shared[i];
+    const int64_t shared = kernel->shared[kernel_height(kernel, rows)];
     const int64_t fit = (target->shared_memory_per_block + 1024) / (shared + 1024);
     const int64_t each = fit < 1 || fit > resident ? resident : fit;
     const int64_t all = target->multiprocessors * each;
     return all < 1 << 20 ? (int32_t)all : 1 << 20;
 }
 
-static int32_t resident_one(int32_t head, int32_t rows) {
-    (void)head, (void)rows;
-    return 1;
-}
-static int32_t resident_sm80(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS(head, rows);
-}
-static int32_t resident_sm80_f32(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS_F32(head, rows);
-}
-static int32_t resident_small_m(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS_SMALL_M(head, rows);
-}
-static int32_t resident_small_m_16bit(int32_t head, int32_t rows) {
-    return ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows);
+/* ---- costs ---- */
+
+/* Heads are padded to those of the instance. */
+static double padded_dims(const struct trial *trial) {
+    const struct forward_kernel *own = trial->kernel->own;
+    return (double)(own->d_qk + own->d_v);
 }
 
-/* Warps' rows of tall tiles are those for sparse masks: of other lists few granules have masks. */
-static struct granule_step step_sm80(int32_t head, int32_t rows) {
-    return (struct granule_step){ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)};
+/* Parts of a gradient's dims have scores computed anew for each. Over keys scores are computed once for both
+ * gradients, unless these have kernels of their own. */
+static double gradient_dims(const struct trial *trial) {
+    const int64_t d = head_of(trial->kernel), gradients = trial->problem->gradients;
+    const int64_t cuts = GRADIENT_CUTS(d, element_size(trial->kernel));
+    const int64_t k = gradients & TESS_GRADIENT_K ? 2 * cuts * d + d : 0;
+    const int64_t v = gradients & TESS_GRADIENT_V ? cuts * d + d : 0;
+    if (trial->kernel->stage == TESS_STAGE_GRADIENT_ROWS)
+        return (double)(2 * cuts * d + d);
+    return (double)(k + v - (k && v && d <= 128 ? d : 0));
 }
-static struct granule_step step_sm80_f32(int32_t head, int32_t rows) {
-    return (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)};
+
+/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one; `even` is a tile's
+ * mean of keys over its most. What a short last wave takes: docs/notes/planning.md, "Short waves". */
+static double waves(double tiles, double workers, double multiprocessors, double even) {
+    const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
+    const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;
+    return tiles / workers + (tiles > workers ? even : 1) * lost;
 }
 
-/* warps: of a multiprocessor; warp: rows of a warp, or of `share` warps. */
-static int32_t gradient_resident(int32_t warps, int32_t share, int32_t warp, int32_t rows) {
-    return warps / share * warp / (rows < warp ? warp : rows);
+/* Parts of an average tile, at most. */
+static double parts_most(const struct trial *t) {
+    const double least = t->sums->tiles * (double)cost_part_keys(t);
+    return floor((t->sums->full_keys + t->sums->masked_keys) / least);
 }
-#define GRADIENT_FAMILY(pass, type, keys, f16, size, its_granule)                                  \
-    static int32_t resident_##pass##_##type(int32_t head, int32_t rows) {                          \
-        const int32_t warp = GRADIENT_WARP(head, f16, rows);                                       \
-        return gradient_resident(GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows)),       \
-                                 GRADIENT_SHARE(head, size, warp), warp, rows);                    \
-    }                                                                                              \
-    static struct granule_step step_##pass##_##type(int32_t head, int32_t rows) {                  \
-        return (struct granule_step){GRADIENT_STEP(head, size, GRADIENT_LOW(rows)),                \
-                                     GRADIENT_WARP(head, f16, rows)};                              \
-    }                                                                                              \
-    static const struct family family_##pass##_##type = {.granule = its_granule,                   \
-                                                         .step = step_##pass##_##type,             \
-                                                         .resident = resident_##pass##_##type,     \
-                                                         .cluster = 1};
-GRADIENT_FAMILY(keys, bf16, 1, 0, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(keys, f16, 1, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(keys, f32, 1, 0, 4, GRADIENT_GRANULE_F32)
-GRADIENT_FAMILY(rows, bf16, 0, 0, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(rows, f16, 0, 1, 2, GRADIENT_GRANULE)
-GRADIENT_FAMILY(rows, f32, 0, 0, 4, GRADIENT_GRANULE_F32)
 
-/* ---- families of attention ---- */
-
-#define HOPPER                                                                                     \
-    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .resident = resident_one,                       \
-    .refuses = attention_sm90_refuses
-static const struct family family_sm90 = {HOPPER, .cluster = 1,
-                                          .heights = "its query tiles have 32, 64 or 128 rows"};
-static const struct family family_sm90_r192 = {HOPPER, .cluster = 1,
-                                               .heights = "its query tiles have 192 rows"};
-/* CTAs that share a multiprocessor, each with items and lists of its own. */
-static int32_t resident_sm90_r64(int32_t head, int32_t rows) {
-    (void)rows;
-    return head > 64 ? 2 : head > 32 ? 3 : 4;
+/* Items of `tiles` tiles, split for their length alone where combining has no known cost (schedule.h). */
+static double items_of(const struct trial *t, double tiles) {
+    const double wanted = floor(2 * t->target->multiprocessors / tiles) + 1;
+    const int whole = t->kernel->cost.combine > 0 || !cuda_family_of(t->kernel)->waves;
+    return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
 }
-static const struct family family_sm90_r64 = {.granule = GRANULE_MAX,
-                                              .groups = 1,
-                                              .tma = 1,
-                                              .resident = resident_sm90_r64,
-                                              .cluster = 1,
-                                              .refuses = attention_sm90_refuses,
-                                              .heights =
-                                                  "its query tiles have 8, 16, 32 or 64 rows"};
-static const struct family family_sm90_wide = {HOPPER, .cluster = 1,
-                                               .heights = "its query tiles have 32 or 64 rows"};
-static const struct family family_sm90_pair = {HOPPER, .cluster = 2,
-                                               .heights = "its query tiles have 32 or 64 rows"};
-static const struct family family_sm80 = {
-    .granule = ATTENTION_GRANULE, .step = step_sm80, .resident = resident_sm80, .cluster = 1};
-static const struct family family_sm80_f32 = {.granule = ATTENTION_GRANULE_F32,
-                                              .step = step_sm80_f32,
-                                              .resident = resident_sm80_f32,
-                                              .cluster = 1};
-static const struct family family_small_m = {
-    .granule = ATTENTION_GRANULE_SMALL_M,
-    .resident = resident_small_m,
-    .cluster = 1,
-    .heights =
-        "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to 256 dims 32)"};
-static const struct family family_small_m_16bit = {
-    .granule = ATTENTION_GRANULE_SMALL_M,
-    .resident = resident_small_m_16bit,
-    .cluster = 1,
-    .heights =
-        "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims 32 as well)"};
 
-/* ---- decode ---- */
+/* Seconds until the last CTA ends, on a device that is never idle. Each CTA takes whole items; or long tiles
+ * are split, a part for each CTA, and combined. */
+static double drained_seconds(const struct trial *t) {
+    const struct cuda_family *family = cuda_family_of(t->kernel);
+    const struct lists_sums *sums = t->sums;
+    const double workers = forward_workers(t->kernel, t->target, t->rows);
+    const double seconds = cost_lists(t), tiles = sums->tiles * t->heads / t->tile_heads;
+    if (workers <= 1 || tiles <= 0 || (!family->waves && tiles < workers))
+        return seconds;
+    const double items = items_of(t, tiles);
+    const double even = (sums->full_keys + sums->masked_keys) / (sums->tiles * sums->most_keys);
+    const double n = family->waves ? waves(items, workers, t->target->multiprocessors, even)
+                                   : ceil(items / workers);
+    const double whole = seconds / items * workers * n;
+    if (t->kernel->cost.combine == 0 || parts_most(t) < 2)
+        return whole;
+    return fmin(whole, seconds + t->kernel->cost.combine + workers * cost_part(t));
+}
 
+/* Whether a CTA of a filled plan has a multiprocessor for itself. */
+static int whole_shares(const struct kernel *kernel) {
+    return head_of(kernel) > 128 || kernel->rows[0] >= 128;
+}
+
+/* ---- families ---- */
+
+static const struct family family_staged = {.refuses = staged_refuses, .seconds = cost_tiles};
+static const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_rows};
+
+/* Fused kernels over lists that are packed with the plan. */
+#define PACKED                                                                                     \
+    .refuses = forward_refuses, .seconds = drained_seconds, .dims = padded_dims,                   \
+    .workers = forward_workers, .lists = LISTS_PACKED
+
+/* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
+#define HOPPER(how, most)                                                                          \
+    .family = {PACKED,           .packing = how,     .packed_rows = most,                          \
+               .part_keys = 512, .parts_rate = 2e12, .weighed = 1},                                \
+    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
+static const struct cuda_family family_sm90 = {
+    HOPPER(PACK_EXACT, 128), .heights = "its query tiles have 32, 64 or 128 rows"};
+static const struct cuda_family family_sm90_r192 = {HOPPER(PACK_EXACT, 0),
+                                                    .heights = "its query tiles have 192 rows"};
+static const struct cuda_family family_sm90_r64 = {
+    HOPPER(PACK_FULL, 64), .heights = "its query tiles have 8, 16, 32 or 64 rows",
+    .resident = resident_sm90_r64};
+static const struct cuda_family family_sm90_wide = {
+    HOPPER(PACK_EXACT, 64), .heights = "its query tiles have 32 or 64 rows"};
+static const struct cuda_family family_sm90_pair = {
+    HOPPER(PACK_EXACT, 64), .heights = "its query tiles have 32 or 64 rows", .cluster = 2};
+
+/* The last family of a type is not weighed: it takes what is left. */
+static const struct cuda_family family_sm80 = {.family = {PACKED},
+                                               .granule = ATTENTION_GRANULE,
+                                               .waves = 1,
+                                               .step = step_sm80,
+                                               .resident = resident_sm80};
+static const struct cuda_family family_sm80_f32 = {.family = {PACKED},
+                                                   .granule = ATTENTION_GRANULE_F32,
+                                                   .step = step_sm80,
+                                                   .resident = resident_sm80};
+#define SMALL_M                                                                                    \
+    .family = {PACKED, .weighed = 1}, .granule = ATTENTION_GRANULE_SMALL_M,                        \
+    .resident = resident_small_m
+static const struct cuda_family family_small_m = {
+    SMALL_M, .heights = "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to "
+                        "256 dims 32)"};
+static const struct cuda_family family_small_m_16bit = {
+    SMALL_M, .heights = "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims "
+                        "32 as well)"};
+
+/* The backward's, of both passes. */
+#define GRADIENT                                                                                   \
+    .family = {.refuses = gradient_refuses,                                                        \
+               .seconds = drained_seconds,                                                         \
+               .dims = gradient_dims,                                                              \
+               .workers = forward_workers,                                                         \
+               .lists = LISTS_PACKED},                                                             \
+    .step = gradient_step, .resident = gradient_resident
+static const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
+static const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
+
+/* Decode: tiles of up to so many rows, of any number of heads. */
 static const int32_t decode_rows_4[] = {1, 2, 4, 0};
 static const int32_t decode_rows_8[] = {1, 2, 4, 8, 0};
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
@@ -235,161 +312,79 @@ static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
 #define decode_rows_16f decode_rows_16
 #define decode_rows_sm90 decode_rows_64
-static const struct family family_decode_4 = {
-    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2 or 4 rows"};
-static const struct family family_decode_8 = {
-    .cluster = 1, .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
-static const struct family family_decode_32 = {.cluster = 1,
-                                               .refuses = decode_64_refuses,
-                                               .heights =
-                                                   "its query tiles have 1, 2, 4 ... 32 rows"};
-static const struct family family_decode_16 = {.cluster = 1,
-                                               .refuses = decode_refuses,
-                                               .heights =
-                                                   "its query tiles have 1, 2, 4, 8 or 16 rows"};
-static const struct family family_decode_16f = {.cluster = 1,
-                                                .refuses = decode_64_refuses,
-                                                .heights =
-                                                    "its query tiles have 1, 2, 4, 8 or 16 rows"};
-static const struct family family_decode_64 = {.cluster = 1,
-                                               .refuses = decode_64_refuses,
-                                               .heights =
-                                                   "its query tiles have 1, 2, 4 ... 64 rows"};
-
-static const struct family family_decode_sm90 = {.cluster = 1,
-                                                 .refuses = decode_sm90_refuses,
-                                                 .heights =
-                                                     "its query tiles have 1, 2, 4 ... 64 rows"};
-static const struct family family_decode_blocks = {.cluster = 1,
-                                                   .refuses = decode_blocks_refuses,
-                                                   .heights =
-                                                       "its query tiles have 8, 16, 32 or 64 rows",
-                                                   .maps = MAPS_OR_DECODE};
-static const struct family family_decode_blocks128 = {.cluster = 1,
-                                                      .refuses = decode_blocks_refuses,
-                                                      .heights = "its query tiles have 128 rows",
-                                                      .maps = MAPS_ALONE};
-
-/* ---- packing and weighing ---- */
-
-/* Heads that share their list are packed to tiles of so many rows (GQA packing). */
-#define PACKED_sm90 128
-#define PACKED_sm90_r192 0
-#define PACKED_sm90_r64 64
-#define PACKED_sm90_wide 64
-#define PACKED_sm90_pair 64
-#define PACKED_sm80 0
-#define PACKED_sm80_f32 0
-#define PACKED_small_m 0
-#define PACKED_small_m_16bit 0
-
-/* Whether a packed tile has exactly so many rows (gqa_exact), not at most. */
-#define WHOLE_sm90 1
-#define WHOLE_sm90_r192 1
-#define WHOLE_sm90_r64 0
-#define WHOLE_sm90_wide 1
-#define WHOLE_sm90_pair 1
-#define WHOLE_sm80 1
-#define WHOLE_sm80_f32 1
-#define WHOLE_small_m 1
-#define WHOLE_small_m_16bit 1
-
-/* Whether the plan weighs a kernel against the next: the last of a type takes what is left. */
-#define WEIGHED_sm90 1
-#define WEIGHED_sm90_r192 1
-#define WEIGHED_sm90_r64 1
-#define WEIGHED_sm90_wide 1
-#define WEIGHED_sm90_pair 1
-#define WEIGHED_sm80 0
-#define WEIGHED_sm80_f32 0
-#define WEIGHED_small_m 1
-#define WEIGHED_small_m_16bit 1
-
-/* Keys of a part at least; 0: the plan's default. Hopper's kernels weigh what combining costs. */
-#define PART_sm90 512
-#define PART_sm90_r192 512
-#define PART_sm90_r64 512
-#define PART_sm90_wide 512
-#define PART_sm90_pair 512
-#define PART_sm80 0
-#define PART_sm80_f32 0
-#define PART_small_m 0
-#define PART_small_m_16bit 0
-
-/* Whether a short last wave counts for less (docs/notes/planning.md, "Short waves"). */
-#define WAVES_sm90 1
-#define WAVES_sm90_r192 1
-#define WAVES_sm90_r64 1
-#define WAVES_sm90_wide 1
-#define WAVES_sm90_pair 1
-#define WAVES_sm80 1
-#define WAVES_sm80_f32 0
-#define WAVES_small_m 0
-#define WAVES_small_m_16bit 0
+#define DECODE(most, keys, ...)                                                                    \
+    .family = {.refuses = forward_refuses,                                                         \
+               .seconds = cost_lists,                                                              \
+               .lists = LISTS_FILLED,                                                              \
+               .packing = PACK_ANY,                                                                \
+               .packed_rows = most,                                                                \
+               .part_keys = keys,                                                                  \
+               .whole_shares = whole_shares,                                                       \
+               __VA_ARGS__}
+#define DECODE_LOW(most) DECODE(most, DECODE_CHUNK, .weighed = 1)
+#define DECODE_HIGH(most) DECODE(most, SCHEDULE_CHUNK, .weighed = 0)
+/* Blocks have heads padded as the forward's are. */
+#define DECODE_BLOCKS(most)                                                                        \
+    DECODE(most, SCHEDULE_CHUNK, .weighed = 1, .dims = padded_dims,                                \
+           .refuses_filled = blocks_refused)
+static const struct cuda_family family_decode_4 = {
+    DECODE_LOW(4), .refuses = decode_refuses, .heights = "its query tiles have 1, 2 or 4 rows"};
+static const struct cuda_family family_decode_8 = {
+    DECODE_LOW(8), .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
+static const struct cuda_family family_decode_16 = {
+    DECODE_LOW(16), .refuses = decode_refuses,
+    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
+static const struct cuda_family family_decode_16f = {
+    DECODE_HIGH(16), .refuses = decode_64_refuses,
+    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
+static const struct cuda_family family_decode_32 = {DECODE_HIGH(32), .refuses = decode_64_refuses,
+                                                    .heights =
+                                                        "its query tiles have 1, 2, 4 ... 32 rows"};
+static const struct cuda_family family_decode_64 = {DECODE_HIGH(64), .refuses = decode_64_refuses,
+                                                    .heights =
+                                                        "its query tiles have 1, 2, 4 ... 64 rows"};
+static const struct cuda_family family_decode_sm90 = {
+    DECODE(64, SCHEDULE_CHUNK, .weighed = 1), .refuses = decode_sm90_refuses,
+    .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
+static const struct cuda_family family_decode_blocks = {
+    DECODE_BLOCKS(64), .refuses = decode_blocks_refuses, .maps = MAPS_OR_DECODE,
+    .heights = "its query tiles have 8, 16, 32 or 64 rows"};
+static const struct cuda_family family_decode_blocks128 = {
+    DECODE_BLOCKS(0), .refuses = decode_blocks_refuses, .maps = MAPS_ALONE,
+    .heights = "its query tiles have 128 rows"};
 
 /* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
 #define LIST(...) __VA_ARGS__
-/* What a kernel of heads of up to so many dims has. */
-#define OF_WIDTHS(its_type, its_product, head, head_v, shared, its_family)                         \
+/* A kernel of heads of up to so many dims. */
+#define OF_WIDTHS(its_type, its_product, head, head_v, shared)                                     \
     &(const struct forward_kernel) {                                                               \
         .type = its_type, .product = its_product, .d_qk = head, .d_v = head_v,                     \
         .too_wide = "its heads have at most " #head " dims",                                       \
-        .v_too_wide = "its values have at most " #head_v " dims", .v_in_k = shared,                \
-        .family = &its_family                                                                      \
+        .v_too_wide = "its values have at most " #head_v " dims", .v_in_k = shared                 \
     }
 #define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
     {                                                                                              \
-        .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},  \
-        .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},               \
-                                         .shared = (const int64_t[]){LIST bytes},                  \
-                                         .gqa_rows = PACKED_##its_family,                          \
-                                         .gqa_exact = WHOLE_##its_family,                          \
-                                         .padded_head = ((head) + (head_v)) / 2,                   \
-                                         .weighed = WEIGHED_##its_family,                          \
-                                         .part_keys = PART_##its_family,                           \
-                                         .waves = WAVES_##its_family,                              \
-                                         .workers = forward_workers},                              \
-        .own = OF_WIDTHS(its_type, its_type, head, head_v, 0, family_##its_family),                \
-        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
-        .run = forward_run                                                                         \
+        .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION,                         \
+        .family = &family_##its_family.family, .cost = {__VA_ARGS__},                              \
+        .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]){LIST bytes},       \
+        .own = OF_WIDTHS(its_type, its_type, head, head_v, 0), .unusable = cuda_unusable,          \
+        .workspace = attention_workspace, .run = forward_run                                       \
     }
 #define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \
     FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
         FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
-#define DECODE_SHARES 128 /* dims up to which two CTAs or more share a multiprocessor */
-#define DECODE_OF(head, its_rows, keys)                                                            \
-    .gqa_rows = its_rows, .whole_shares = (head) > DECODE_SHARES, .part_keys = keys
-#define TILING_DECODE_4(head) DECODE_OF(head, 4, DECODE_CHUNK), .weighed = 1
-#define TILING_DECODE_8(head) DECODE_OF(head, 8, DECODE_CHUNK), .weighed = 1
-#define TILING_DECODE_16(head) DECODE_OF(head, 16, DECODE_CHUNK), .weighed = 1
-#define TILING_DECODE_16f(head) DECODE_OF(head, 16, SCHEDULE_CHUNK)
-#define TILING_DECODE_32(head) DECODE_OF(head, 32, SCHEDULE_CHUNK)
-#define TILING_DECODE_sm90(head) DECODE_OF(head, 64, SCHEDULE_CHUNK), .weighed = 1
-#define TILING_DECODE_64(head) DECODE_OF(head, 64, SCHEDULE_CHUNK)
-/* Of lower or narrower blocks tiles would be mostly padding. */
-#define TILING_BLOCKS(head)                                                                        \
-    .padded_head = (head), .filled_block = {8, FILL_GRANULE_LEAST}, .weighed = 1,                  \
-    .part_keys = SCHEDULE_CHUNK
-#define TILING_DECODE_blocks(head) .gqa_rows = 64, TILING_BLOCKS(head)
-#define TILING_DECODE_blocks128(head) .whole_shares = 1, TILING_BLOCKS(head)
 #define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
     {                                                                                              \
-        .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION, .cost = {__VA_ARGS__},     \
-        .tiling = &(const struct tiling){.rows = decode_rows_##high,                               \
-                                         .shared = (const int64_t[]){bytes, bytes, bytes, bytes,   \
-                                                                     bytes, bytes, bytes},         \
-                                         TILING_DECODE_##high(head),                               \
-                                         .gqa_any = 1,                                             \
-                                         .filled = 1,                                              \
-                                         .filled_alone = 1},                                       \
-        .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k, family_decode_##high),       \
-        .unusable = cuda_unusable, .refuses = forward_refuses, .workspace = attention_workspace,   \
-        .refuses_run = decode_refuses_run, .run = decode_run                                       \
+        .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION,                            \
+        .family = &family_decode_##high.family, .cost = {__VA_ARGS__}, .rows = decode_rows_##high, \
+        .shared = (const int64_t[]){bytes, bytes, bytes, bytes, bytes, bytes, bytes},              \
+        .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k), .unusable = cuda_unusable,  \
+        .workspace = attention_workspace, .refuses_run = decode_refuses_run, .run = decode_run     \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
     DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
@@ -401,11 +396,10 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
     {                                                                                              \
         .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
-        .cost = {__VA_ARGS__},                                                                     \
+        .family = &family_staged, .cost = {__VA_ARGS__},                                           \
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
-        .unusable = cuda_unusable, .refuses = staged_refuses, .workspace = staged_workspace,       \
-        .run = staged_run                                                                          \
+        .unusable = cuda_unusable, .workspace = staged_workspace, .run = staged_run                \
     }
 #define CUDA_STAGED_any(...) STAGED_ROW(NULL, "f32", __VA_ARGS__)
 #define CUDA_STAGED_f32(...) STAGED_ROW(&type_f32, "f32", __VA_ARGS__)
@@ -416,34 +410,28 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define TYPE_OF_f32 TESS_F32
 #define TYPE_OF_f16 TESS_F16
 #define TYPE_OF_bf16 TESS_BF16
-#define SIZE_OF_f32 4
-#define SIZE_OF_f16 2
-#define SIZE_OF_bf16 2
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
+#define GRADIENT_f32 family_gradient_f32
+#define GRADIENT_f16 family_gradient_16bit
+#define GRADIENT_bf16 family_gradient_16bit
 #define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes, ...)                         \
     {.name = "cuda_gradient_" #pass "_" #its_type "_" #its_name,                                   \
      .stage = STAGE_##pass,                                                                        \
+     .family = &GRADIENT_##its_type.family,                                                        \
      .cost = {__VA_ARGS__},                                                                        \
-     .tiling = &(const struct tiling){.rows = (const int32_t[]){LIST heights, 0},                  \
-                                      .shared = (const int64_t[]){LIST bytes},                     \
-                                      .gqa_exact = 1,                                              \
-                                      .padded_head = head,                                         \
-                                      .apart = (head) > 128,                                       \
-                                      .cuts = GRADIENT_CUTS(head, SIZE_OF_##its_type),             \
-                                      .workers = forward_workers},                                 \
-     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0,                       \
-                      family_##pass##_##its_type),                                                 \
+     .rows = (const int32_t[]){LIST heights, 0},                                                   \
+     .shared = (const int64_t[]){LIST bytes},                                                      \
+     .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0),                      \
      .unusable = cuda_unusable,                                                                    \
-     .refuses = gradient_refuses,                                                                  \
      .workspace = gradient_workspace,                                                              \
      .run = gradient_run},
 #define CUDA_DELTA(...)                                                                            \
     {.name = "cuda_delta",                                                                         \
      .stage = TESS_STAGE_DELTA,                                                                    \
+     .family = &family_delta,                                                                      \
      .cost = {__VA_ARGS__},                                                                        \
      .unusable = cuda_unusable,                                                                    \
-     .refuses = delta_refuses,                                                                     \
      .workspace = delta_workspace,                                                                 \
      .run = delta_run},
 
@@ -488,12 +476,12 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
         [OPERANDS_TMA] = "by TMA, or by cp.async where strides need it",
         [OPERANDS_CP_ASYNC] = "by cp.async, or one by one where strides need it",
         [OPERANDS_ELEMENTS] = "one by one, as rows are not aligned pieces of 16 bytes"};
-    const struct forward_kernel *own = args->kernel->own;
-    const int gathers = own->family->tma && args->work.prepared->path == OPERANDS_CP_ASYNC;
+    const struct cuda_family *family = cuda_family_of(args->kernel);
     const struct prepared *prepared = args->work.prepared;
+    const int gathers = family->tma && prepared->path == OPERANDS_CP_ASYNC;
     const int32_t rows = args->work.lists->tile_rows;
     const int32_t warp =
-        own->family == &family_sm80 ? ATTENTION_WARP(own->d_qk, rows, prepared->thin) : 0;
+        family == &family_sm80 ? ATTENTION_WARP(head_of(args->kernel), rows, prepared->thin) : 0;
     const int length =
         snprintf(room, size, "granules of %d keys, copied %s", (int)prepared->granules.size,
                  gathers ? "by cp.async" : by[prepared->path]);
@@ -502,9 +490,9 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 }
 
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
-    if (args->kernel->tiling && args->kernel->tiling->filled_alone)
+    if (args->kernel->family->lists == LISTS_FILLED)
         return decode_detail(args, room, size);
-    if (args->work.prepared && args->kernel->tiling)
+    if (args->work.prepared && args->kernel->rows)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
         return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");

@@ -1,4 +1,4 @@
-/* From packed lists and a schedule to granules, as the kernel's tiling asks. */
+/* From packed lists and a schedule to granules, as the kernel's family asks. */
 #include "lists/prepare.h"
 
 #include "base/status.h"
@@ -6,20 +6,18 @@
 #include <stdlib.h>
 
 static enum operand_path path_of(const struct kernel_args *args, int32_t granule) {
-    const struct forward_kernel *forward = args->kernel->own;
     const struct problem *p = args->problem;
     const int64_t piece = 16 / (int64_t)tess_type_size(p->type);
     if (p->alignment < 16 || p->d_qk % piece || p->d_v % piece)
         return OPERANDS_ELEMENTS;
-    return forward->family->tma && granule >= GRANULE_TMA ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
+    return cuda_family_of(args->kernel)->tma && granule >= GRANULE_TMA ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
 }
 
 tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
                           tess_error *error) {
     const struct kernel *kernel = args->kernel;
     const int32_t rows = args->work.lists->tile_rows;
-    const struct forward_kernel *forward = kernel->own;
-    const struct family *family = forward->family;
+    const struct cuda_family *family = cuda_family_of(kernel);
     const struct granule_step none = {0, 0};
     const struct granule_rules rules = {
         .list_of = args->work.list_of,
@@ -27,10 +25,10 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
         .heads_kv = args->problem->heads_kv,
         .tile_heads = args->work.tile_heads,
         .over_keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS,
-        .workers = kernel->tiling->workers(kernel, args->target, rows),
+        .workers = family->family.workers(kernel, args->target, rows),
         .size = family->granule,
         .groups = family->groups,
-        .step = family->step ? family->step(forward->d_qk, rows) : none};
+        .step = family->step ? family->step(kernel, rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,

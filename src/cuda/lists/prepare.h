@@ -22,31 +22,35 @@ struct forward_kernel {
     int32_t d_qk, d_v; /* of a head at most */
     const char *too_wide, *v_too_wide; /* what it says of wider heads */
     int v_in_k;                        /* decode: it fetches V in K once */
-    const struct family *family;
 };
 
 /* Kernels that read tensor maps: tensors without them go to the decode kernel of 64 rows, or their run is
  * refused before any launch. */
 enum tensor_maps { MAPS_UNUSED, MAPS_OR_DECODE, MAPS_ALONE };
 
-/* What fused kernels of one family have in common. */
-struct family {
+/* A family of fused kernels: what the plan asks, and what CUDA has to know. */
+struct cuda_family {
+    struct family family;
     int32_t granule; /* keys of a granule at most */
     int groups;      /* it reads mask groups (mask_groups.h), not masks */
     int tma;         /* it copies granules of GRANULE_TMA keys and more by TMA */
-    /* Without groups: steps of a kernel for heads of `head` dims and tiles of `rows` rows, which
-     * granules are ordered for. NULL: they need not be. */
-    struct granule_step (*step)(int32_t head, int32_t rows);
-    /* CTAs of a multiprocessor, which stay for several items: as many as registers allow. 0: a CTA
-     * for each item. */
-    int32_t (*resident)(int32_t head, int32_t rows);
-    int32_t cluster; /* CTAs that share an item */
+    int waves; /* a last wave of few CTAs takes less than others (docs/notes/planning.md, "Short waves") */
+    int32_t cluster; /* CTAs that share an item, where several do */
+    /* Without groups: steps of a kernel for tiles of `rows` rows, which granules are ordered for. NULL:
+     * they need not be. */
+    struct granule_step (*step)(const struct kernel *kernel, int32_t rows);
+    /* CTAs of a multiprocessor, which stay for several items: as many as registers allow. NULL: 1. */
+    int32_t (*resident)(const struct kernel *kernel, int32_t rows);
     /* NULL, or why it does not compute a problem, whatever its heads. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
     /* What it says of a height that it does not have; NULL: the plan says it. */
     const char *heights;
     enum tensor_maps maps; /* filled: of q, k and v */
 };
+
+static inline const struct cuda_family *cuda_family_of(const struct kernel *kernel) {
+    return (const void *)kernel->family;
+}
 
 /* Rows of struct backend (kernels.h). */
 tess_status prepare_lists(struct prepared **out, const struct kernel_args *args, tess_error *error);

@@ -1,5 +1,5 @@
 /*
- * Block lists of a filled tile as granules, which Hopper's forward copies by TMA: SIZE keys from a multiple
+ * Block lists of a filled tile as granules, which a forward copies a granule at a time: SIZE keys from a multiple
  * of SIZE on. A run is of one block of `width` keys and stands for all width / SIZE granules of the block,
  * so that granule g of a list is found by a shift. A cut, or today's length, leaves of the first and of the
  * last block a part of its keys: the others stand in granules too, and no row lists them.
