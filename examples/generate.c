@@ -17,7 +17,7 @@
 
 enum { SEQUENCES = 4, HEADS = 8, HEADS_KV = 2, DIM = 64, CAPACITY = 512, STEPS = CAPACITY };
 enum { SINKS = 4, WINDOW = 128 };
-#define SPEC "(window(127,0)+global(4))&causal" /* the same keys as a pattern of the host */
+#define SPEC "(window(127,0)+global(4))&causal" /* the window's keys as a pattern of the host */
 
 /* Prompts, their last token being the first step's, and how many tokens each sequence generates: the first
  * grows from one token to the capacity. */
@@ -133,7 +133,7 @@ static float wide(bf16 x) {
     return y;
 }
 
-/* What a model's projections would give. */
+/* Tensors that a model's projections would give. */
 static void project(bf16 *x, size_t count) {
     static unsigned seed = 1;
     for (size_t i = 0; i < count; i++) {
@@ -160,7 +160,7 @@ static double difference(int s) {
     tess_pattern *pattern;
     static bf16 expected[HEADS][1][DIM];
     double most = 0;
-    memset(expected, 0, sizeof expected); /* of an empty place */
+    memset(expected, 0, sizeof expected); /* zeros, of an empty place */
     if (length[s] > 0) {
         tess_tensor tq = tess_tensor_bhnd(q[s], TESS_BF16, 1, HEADS, 1, DIM);
         tess_tensor tk = tess_tensor_bhnd(cache_k[s], TESS_BF16, 1, HEADS_KV, CAPACITY, DIM);

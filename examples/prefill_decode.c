@@ -17,7 +17,7 @@
 enum { HEADS = 8, HEADS_KV = 2, DIM = 64, N = 640, PROMPT = 512, CHUNK = 200 };
 #define SPEC "(window(255,0)+global(4))&causal" /* a window of 256 keys, and sinks */
 
-/* As projections write them, [token][head][dim]; what is computed at once, and in two phases. */
+/* Tensors as projections write them, [token][head][dim]; what is computed at once, and in two phases. */
 static float q[N][HEADS][DIM], k[N][HEADS_KV][DIM], v[N][HEADS_KV][DIM];
 static float whole[N][HEADS][DIM], o[N][HEADS][DIM];
 /* The cache, [head][token][dim], with room for all tokens. */
@@ -121,7 +121,7 @@ int main(void) {
     fill(k[0][0], sizeof k / sizeof(float), 2);
     fill(v[0][0], sizeof v / sizeof(float), 3);
 
-    /* What both phases must give: all tokens at once. */
+    /* Answer of both phases: all tokens at once. */
     tess_error error = tess_error_init();
     tess_pattern_shape shape = tess_pattern_shape_init();
     tess_pattern *pattern;

@@ -23,9 +23,9 @@ enum { Q, K, V, OUT, MATRICES };
 static const float rate = 0.05f;
 
 typedef float matrix[WIDTH][WIDTH];
-typedef float tokens[N][WIDTH]; /* of q, k, v and o: [N][HEADS][DIM] */
+typedef float tokens[N][WIDTH]; /* shape of q, k, v and o: [N][HEADS][DIM] */
 
-/* What a forward keeps for the backward. */
+/* Tensors that a forward keeps for the backward. */
 struct layer {
     matrix w[MATRICES], d_w[MATRICES];
     tokens x, q, k, v, o, y; /* y = x + o W_out */
@@ -55,7 +55,7 @@ static void multiply(tokens to, tokens from, matrix w, int add) {
         }
 }
 
-/* Of y = x w: d_w = x^T d_y, and d_x += d_y w^T. */
+/* Gradients of y = x w: d_w = x^T d_y, and d_x += d_y w^T. */
 static void multiply_backward(matrix d_w, tokens d_x, tokens x, tokens d_y, matrix w) {
     for (int d = 0; d < WIDTH; d++)
         for (int c = 0; c < WIDTH; c++) {
@@ -264,9 +264,9 @@ int main(int argc, char **argv) {
         if (step % 10 == 0)
             printf("step %2d  loss %.6f fused, %.6f staged\n", step, fused[step], staged[step]);
         falls += step > 0 && step <= FALLING && fused[step] < fused[step - 1];
-        const double here = fabs(fused[step] - staged[step]) / fused[step];
-        apart = here <= apart ? apart : here; /* NaN too, which no later step makes good */
-        if (isnan(here))
+        const double error = fabs(fused[step] - staged[step]) / fused[step];
+        apart = error <= apart ? apart : error; /* NaN too, which no later step makes good */
+        if (isnan(error))
             break;
     }
     printf("the loss falls in %d of the first %d steps, ends at %.3f of the first; the pipelines "

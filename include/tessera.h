@@ -70,7 +70,7 @@ extern "C" {
  * Words shared by all sections
  * ------------------------------------------------------------------------------------------- */
 
-/* What a call answers. tess_status_name and tess_status_text put it in words. */
+/* Answers of calls. tess_status_name and tess_status_text put them in words. */
 typedef enum tess_status {
     TESS_OK = 0,
     TESS_INVALID_ARGUMENT = 1,    /* a null, a size, a stride, an alignment, a string */
@@ -120,7 +120,7 @@ typedef enum tess_type {
     TESS_E5M2 = 4
 } tess_type;
 
-/* Where tensors live and kernels run. */
+/* Backends: memory of tensors, and kernels. */
 typedef enum tess_backend { TESS_CPU = 0, TESS_CUDA = 1 } tess_backend;
 
 /* A CUDA stream (cudaStream_t): NULL is the default stream; ignored by the CPU backend. */
@@ -173,7 +173,7 @@ static inline tess_tensor tess_tensor_bnhd(const void *data, tess_type type, int
 TESS_DEFINE_INIT(tess_error)
 TESS_DEFINE_INIT(tess_tensor)
 
-/* What a kernel computes: fused attention, one stage of three, or a pass of the backward. */
+/* Stages: what a kernel computes: fused attention, one stage of three, or a pass of the backward. */
 typedef enum tess_stage {
     TESS_STAGE_ATTENTION = 0,
     TESS_STAGE_SDDMM = 1,
@@ -400,7 +400,7 @@ typedef struct tess_lists {
     const int32_t *band;
     const int64_t *bitmask_entry;
     const uint64_t *bits;
-    int64_t threads; /* as in tess_pattern_shape */
+    int64_t threads; /* see tess_pattern_shape */
 } tess_lists;
 TESS_DEFINE_INIT(tess_lists)
 
@@ -409,7 +409,7 @@ TESS_DEFINE_INIT(tess_lists)
 TESS_API tess_status tess_pattern_from_lists(tess_pattern **pattern, const tess_lists *lists,
                                              tess_error *error);
 
-/* What either lists, or both list; one list combines with many as if repeated. The sizes and
+/* Keys that either lists, or both list; one list combines with many as if repeated. The sizes and
  * blocks of a and b must agree. */
 TESS_API tess_status tess_pattern_union(tess_pattern **pattern, const tess_pattern *a,
                                         const tess_pattern *b, tess_error *error);
@@ -428,7 +428,7 @@ TESS_API tess_status tess_pattern_concat(tess_pattern **pattern, const tess_patt
                                          int64_t count, tess_error *error);
 
 /*
- * What the queries query_begin ... query_end - 1 of `a` list of the keys key_begin ... key_end - 1,
+ * A slice: what the queries query_begin ... query_end - 1 of `a` list of the keys key_begin ... key_end - 1,
  * both numbered from 0 on. Listed pairs stay as they are: a chunk of queries sees what it saw in
  * the whole, though as a pattern of its own size a spec would put it elsewhere. Blocks are those of
  * `a`; ranges may begin and end within one. Errors: INVALID_ARGUMENT (a range that is empty or not
@@ -455,7 +455,7 @@ TESS_API tess_status tess_pattern_row(const tess_pattern *pattern, int64_t batch
                                       int64_t query, int64_t *keys, int64_t capacity,
                                       int64_t *count, tess_error *error);
 
-/* What a pattern is made of, over all its lists. */
+/* Parts of a pattern, over all its lists. */
 typedef struct tess_pattern_info {
     size_t struct_size;
     int64_t n_q, n_kv;
@@ -483,10 +483,10 @@ TESS_API void tess_pattern_free(tess_pattern *pattern);
  * the scores in memory between them. */
 typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 
-/* What the runs of a plan compute. */
+/* Operations that the runs of a plan compute. */
 typedef enum tess_operation { TESS_ATTENTION = 0, TESS_ATTENTION_BACKWARD = 1 } tess_operation;
 
-/* What a scale of keys or values is shared by: an element is its stored value times its scale. */
+/* Scalings: what shares a scale of keys or values; an element is its stored value times its scale. */
 typedef enum tess_scaling {
     TESS_SCALE_NONE = 0,
     TESS_SCALE_TENSOR = 1,
@@ -500,12 +500,12 @@ enum {
     TESS_GRADIENT_Q = 1,
     TESS_GRADIENT_K = 2,
     TESS_GRADIENT_V = 4,
-    TESS_GRADIENT_ALIBI = 8, /* of the slopes */
-    TESS_GRADIENT_SINK = 16  /* of the sinks */
+    TESS_GRADIENT_ALIBI = 8, /* slopes */
+    TESS_GRADIENT_SINK = 16  /* sinks */
 };
 
 /*
- * What is to be computed. tess_problem_from_tensors fills it in.
+ * A problem: what is to be computed. tess_problem_from_tensors fills it in.
  *
  *   sizes      1 or more; d_qk and d_v up to 65536, batch * heads_q up to 2^31 - 1
  *   scale      within the range of f32; 0 means 1/sqrt(d_qk)
@@ -659,7 +659,8 @@ typedef struct tess_target {
     int32_t multiprocessors;         /* CUDA */
     int64_t shared_memory_per_block; /* CUDA: bytes that a block can ask for, 0 = unknown */
     int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
-    int64_t memory_rate; /* CUDA: bytes a second of device memory, 0: of the fastest such architecture */
+    int64_t
+        memory_rate; /* CUDA: bytes a second of device memory, 0: of the fastest such architecture */
 } tess_target;
 TESS_DEFINE_INIT(tess_target)
 
@@ -701,8 +702,8 @@ TESS_API tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t
                                       tess_error *error, tess_stream stream);
 
 /*
- * What a run reads and writes. Shapes as in tess_attention, sizes as in the problem. Each call says
- * which of them it uses; the others may be NULL.
+ * Tensors and arrays that a run reads and writes. Shapes as in tess_attention, sizes as in the problem.
+ * Each call says which of them it uses; the others may be NULL.
  */
 typedef struct tess_arguments {
     size_t struct_size;
@@ -714,24 +715,25 @@ typedef struct tess_arguments {
     size_t workspace_size;
     const void *image; /* CUDA and reserved plans: the plan's image, filled; others: NULL */
     size_t image_size;
-    /* What the problem's modifiers need, in the target's memory, read when the run runs; NULL where
+    /* Arrays that the problem's modifiers need, in the target's memory, read when the run runs; NULL where
      * the problem has no such modifier. */
     const float *alibi;           /* [heads_q] slopes */
     const float *sink;            /* [heads_q] logits, natural logarithm, -Inf: none */
     const uint64_t *seed;         /* one word, aligned to 8 bytes, for dropout */
     const int32_t *key_positions; /* [n_kv] */
-    const tess_tensor *o_rest;    /* as o, in the problem's type: see tess_problem */
+    const tess_tensor *o_rest;    /* like o, in the problem's type: see tess_problem */
     /* Backward. q, k, v, o and lse are read there, and o may be f32. */
-    const tess_tensor *d_o;   /* as o, in the problem's type; read */
-    const tess_tensor *d_lse; /* as lse, read; NULL: zeros */
-    const tess_tensor *delta; /* as lse: tess_delta writes it; a run that is given it reads no o */
+    const tess_tensor *d_o;   /* like o, in the problem's type; read */
+    const tess_tensor *d_lse; /* like lse, read; NULL: zeros */
+    const tess_tensor
+        *delta; /* like lse: tess_delta writes it; a run that is given it reads no o */
     /* Written, in the problem's type or f32; NULL where the problem does not ask for it. */
-    const tess_tensor *d_q; /* as q */
-    const tess_tensor *d_k; /* as k */
-    const tess_tensor *d_v; /* as v */
+    const tess_tensor *d_q; /* like q */
+    const tess_tensor *d_k; /* like k */
+    const tess_tensor *d_v; /* like v */
     float *d_alibi;         /* [heads_q], written, summed over the batch; NULL likewise */
     float *d_sink;          /* [heads_q], likewise */
-    /* What the problem says of keys and values; NULL where it does not. Scales are f32, and lie as K and
+    /* Caches' arrays, where the problem says so; NULL where it does not. Scales are f32, and lie as K and
      * V do: TENSOR [1, 1, 1, 1], HEAD [1, heads_kv, 1, 1], TOKEN [.., .., .., 1] with the batch, heads
      * and rows of K or V, or their pages, GROUP [.., .., .., dims / scale_group]. */
     const int32_t *page_table; /* [batch][ceil(n_kv / page_size)] */
@@ -745,7 +747,7 @@ typedef struct tess_arguments {
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * What the plan's operation computes: attention, q, k, v to o and lse; its backward, q, k, v, lse,
+ * Runs the plan's operation: attention, q, k, v to o and lse; its backward, q, k, v, lse,
  * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
  * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
  * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one
@@ -783,11 +785,11 @@ typedef struct tess_plan_info {
     int64_t split_tiles;      /* query tiles that are split and merged */
     int64_t memory_size;      /* bytes that the plan occupies */
     double predicted_seconds; /* tess_plan_predict, of reserved plans at capacity */
-    /* Of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
+    /* Key tiles of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
-    int64_t bytes;          /* of q, k, v and o that a run moves at least: what is listed, each once */
+    int64_t bytes; /* q, k, v and o that a run moves at least: what is listed, each once */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -827,7 +829,7 @@ typedef enum tess_form {
     TESS_RANGES = 3      /* up to four ranges of keys for each block row */
 } tess_form;
 
-/* What the caller knows of indices; a sum of these. Of promises that do not hold, which keys are listed
+/* Promises of the caller about indices; a sum of these. Of promises that do not hold, which keys are listed
  * is not defined; memory outside of keys and lists is never touched. */
 typedef enum tess_promise {
     TESS_DISTINCT = 1,   /* no row names a block twice */
@@ -953,7 +955,7 @@ TESS_API tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pat
                                     tess_stream stream);
 
 /*
- * What a fill found, over all batches. first_fault is the lowest fault or overflow, by its kind in the order
+ * Findings of a fill, over all batches. first_fault is the lowest fault or overflow, by its kind in the order
  * of tess_list_fault, then by batch, head, row and position. -1 stands for what does not apply, and comes
  * before all others:
  *
@@ -969,7 +971,7 @@ typedef struct tess_fill_report {
     size_t struct_size;
     int64_t faults;              /* entries, rows and lengths that were not to be */
     int64_t overflows;           /* block rows that are empty because they did not fit */
-    int64_t keys;                /* that query tiles list, each once a tile */
+    int64_t keys;                /* keys that query tiles list, each once a tile */
     int64_t items;               /* work items, splits counted */
     int64_t pairs;               /* attended pairs over all query heads */
     tess_list_fault first_fault; /* TESS_FAULT_NONE: no faults and no overflows */
@@ -1088,7 +1090,7 @@ TESS_API const char *tess_plan_kernel(const tess_plan *plan, tess_stage stage);
  */
 TESS_API size_t tess_struct_size(const char *name);
 
-/* What tess_NAME_init does, for the struct called `name` and a layout of `size` bytes: everything
+/* Does what tess_NAME_init does, for the struct called `name` and a layout of `size` bytes: everything
  * at its default, struct_size set to `size`. An earlier version's layout, which is shorter, will do.
  * Errors: INVALID_ARGUMENT (no such struct, a size larger than the library's or without room for
  * struct_size). */

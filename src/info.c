@@ -1,4 +1,4 @@
-/* What there is: devices, targets, kernels, structs, and what a plan chose. */
+/* Descriptions: devices, targets, kernels, structs, and what a plan chose. */
 #include "plan/plan.h"
 #include "plan/problem.h"
 #include "plan/reserve.h"

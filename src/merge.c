@@ -6,13 +6,13 @@
 
 #define MERGE_MAX_PARTS 65536
 
-/* What tensors of a merge must be, and where its outputs are: o first, lse second. */
+/* Rules for tensors of a merge, and places of its outputs: o first, lse second. */
 struct merge_rules {
     struct tensor_rule in[2], out[2];
     struct view to[2];
 };
 
-/* Of the rows of another tensor, with d elements each. */
+/* Rule of a tensor with the rows of another, of d elements each. */
 static struct tensor_rule rows_rule(const char *name, tess_type type, const tess_tensor *like,
                                     int64_t d, int output) {
     return (struct tensor_rule){.name = name,

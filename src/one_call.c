@@ -9,7 +9,7 @@
 static tess_status sizes_agree(const tess_problem *p, const char *function, tess_error *error) {
     const struct {
         const char *name;
-        int which; /* of check_size_names */
+        int which; /* index of check_size_names */
         int64_t value, most;
     } sizes[] = {{"q", 0, p->batch, INT32_MAX},    {"q", 1, p->heads_q, INT32_MAX},
                  {"q", 2, p->n_q, INT32_MAX},      {"q", 3, p->d_qk, CHECK_MAX_DIM},
@@ -88,7 +88,7 @@ static tess_status problem_of(tess_problem *problem, const tess_arguments *a, co
     problem->k_type = problem->v_type = TESS_F32; /* q's: the one call has one type */
     for (size_t i = 0; i < sizeof others / sizeof *others && !status; i++) {
         tess_tensor t;
-        if (others[i] && !check_given(&t, others[i])) /* what is wrong is told by its name, later */
+        if (others[i] && !check_given(&t, others[i])) /* faults are told by name, later */
             alignment_lower(&problem->alignment, &t);
     }
     return status ? status : sizes_agree(problem, function, error);

@@ -10,7 +10,7 @@ typedef struct cublasContext *handle;
 
 static struct {
     int tried;
-    const char *why; /* it cannot be used */
+    const char *why; /* reason why cuBLAS cannot be used */
     char words[BENCH_LIBRARY_WHY];
     handle handle;
     int (*create)(handle *);

@@ -28,7 +28,7 @@ struct operation {
 
 static struct {
     int tried;
-    const char *why; /* it cannot be used */
+    const char *why; /* reason why cuSPARSE cannot be used */
     char words[BENCH_LIBRARY_WHY];
     handle handle;
     int (*create)(handle *);
@@ -45,7 +45,7 @@ static struct {
     struct operation sddmm, spmm;
 } cusparse;
 
-/* Of CSR's algorithms the second is the one that NVIDIA's manual recommends for row-major matrices,
+/* The second of CSR's algorithms is the one that NVIDIA's manual recommends for row-major matrices,
  * as these are; the default need not be it. */
 static const struct bench_peer_kind kinds[] = {
     {"cusparse_sddmm_csr", TESS_STAGE_SDDMM, BENCH_CSR, DEFAULT_ALGORITHM},
@@ -91,7 +91,7 @@ struct bench_peer {
     int algorithm;
     float alpha, beta;
     matrix a, b, c;
-    matrix sparse, dense[2]; /* the same, to be destroyed */
+    matrix sparse, dense[2]; /* descriptors among a, b, c, to be destroyed */
     void *offsets, *columns, *buffer;
 };
 

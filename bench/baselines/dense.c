@@ -83,7 +83,7 @@ static const char *run_scores(const struct bench_dense *d, int64_t first, int64_
         .b_transposed = 1,
         .a = d->at->q->data,
         .b = d->at->k->data,
-        .c = d->scores - first * c->n * c->nkv, /* where head 0 would be */
+        .c = d->scores - first * c->n * c->nkv, /* place where head 0 would be */
         .row_a = c->d,
         .row_b = c->d,
         .row_c = c->nkv,

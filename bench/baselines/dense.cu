@@ -61,7 +61,7 @@ static const char *tile_launch(const struct bench_gemm *g, tess_stream stream) {
                                      arguments, 0, stream));
 }
 
-// Of T = 8, 16, 32 and S = 1, 2, 4 the fastest on an H200 with N = 8192, d = 768: 9.4 TFLOP/s for
+// The fastest of T = 8, 16, 32 and S = 1, 2, 4 on an H200 with N = 8192, d = 768: 9.4 TFLOP/s for
 // Q K', 8.3 for P V.
 const char *bench_gemm_tiled(const struct bench_gemm *g, tess_stream stream) {
     return g->b_transposed ? tile_launch<32, 2, true>(g, stream)

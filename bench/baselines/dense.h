@@ -29,7 +29,7 @@ struct bench_dense {
     const tess_arguments *at; /* q, k, v and o on the kind's backend */
     float *scores;            /* [at_once][n][nkv] */
     int64_t at_once;          /* heads whose scores are in memory together */
-    int steps;                /* those that bench_dense_run takes: bit i for step i */
+    int steps;                /* steps that bench_dense_run takes: bit i for step i */
 };
 
 /* Answers NULL, or why not; needs its free in either case. */

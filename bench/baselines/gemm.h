@@ -19,7 +19,7 @@ struct bench_gemm {
     int64_t row_a, row_b, row_c;
     int64_t count, next_a, next_b, next_c;
     float alpha;
-    tess_type type, type_c; /* of A and B, of C */
+    tess_type type, type_c; /* types of A and B, and of C */
 };
 
 typedef const char *bench_gemm_function(const struct bench_gemm *g, tess_stream stream);

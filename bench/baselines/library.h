@@ -8,7 +8,7 @@
 /* An entry point: its name, and where its address goes. */
 struct bench_entry {
     const char *name;
-    void *function; /* of a pointer to a function */
+    void *function; /* address of a pointer to a function */
 };
 
 enum { BENCH_LIBRARY_WHY = 80 };

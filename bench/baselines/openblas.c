@@ -11,7 +11,7 @@
 
 static struct {
     int tried;
-    const char *why; /* it cannot be used */
+    const char *why; /* reason why OpenBLAS cannot be used */
     char words[BENCH_LIBRARY_WHY];
     struct bench_openblas entry;
 } openblas;

@@ -4,7 +4,7 @@
 
 #include "baselines/gemm.h"
 
-/* Its types and numbers as CBLAS has them, declared here because the library may be absent where
+/* Types and numbers as CBLAS has them, declared here because the library may be absent where
  * this is built; blasint has 32 bits, as distributions build it. */
 enum { BLAS_ROW_MAJOR = 101, BLAS_AS_IT_IS = 111, BLAS_TRANSPOSED = 112 };
 

@@ -23,7 +23,7 @@ void bench_peer_weights(void *values, tess_type type, const struct bench_sparse 
                                     (uint64_t)(e * l->block_q * l->block_kv + x)));
 }
 
-/* What a rounding to the type may change, relative to the number. */
+/* Change by a rounding to the type, at most, relative to the number. */
 static double unit(tess_type type) {
     return type == TESS_F32 ? 0x1p-20 : type == TESS_F16 ? 0x1p-10 : 0x1p-7;
 }

@@ -1,4 +1,4 @@
-/* What cuSPARSE is given and what it answers. */
+/* Inputs of cuSPARSE, and checks of its answers. */
 #ifndef BENCH_PEER_CHECK_H
 #define BENCH_PEER_CHECK_H
 

@@ -24,7 +24,7 @@ const char *bench_sparse_make(struct bench_sparse *m, const tess_pattern *patter
                               enum bench_format format);
 void bench_sparse_free(struct bench_sparse *m);
 
-/* Where element (r, c) of tile `entry` of block row `row` stands among the values. */
+/* Place of element (r, c) of tile `entry` of block row `row` among the values. */
 int64_t bench_sparse_place(const struct bench_sparse *m, int64_t row, int64_t entry, int64_t r,
                            int64_t c);
 

@@ -30,21 +30,21 @@ static tess_status run_forward(struct lab_setting *s, tess_error *error) {
     c.operation = TESS_ATTENTION, c.gradients = 0, c.out32 = 0, c.kernel[0] = '\0';
     tess_problem problem = lab_case_problem(&c, TESS_FUSED);
     tess_arguments a = tess_arguments_init();
-    struct lab_mirror here;
+    struct lab_mirror mirror;
     tess_plan *plan;
     tess_status status = tess_plan_create(&plan, &problem, s->pattern, NULL, error);
     if (status != TESS_OK)
         return status;
-    lab_mirror_make(&here, TESS_CPU);
+    lab_mirror_make(&mirror, TESS_CPU);
     a.q = &s->q.view, a.k = &s->k.view, a.v = &s->v.view, a.o = &s->o.view, a.lse = &s->lse.view;
     a.workspace_size = tess_plan_workspace_size(plan);
     void *workspace = lab_device_alloc(TESS_CPU, a.workspace_size);
     a.workspace = workspace;
-    status = !workspace || lab_modifiers_place(&s->modifiers, &here, &a)
+    status = !workspace || lab_modifiers_place(&s->modifiers, &mirror, &a)
                  ? TESS_OUT_OF_MEMORY
                  : tess_run(plan, &a, error, NULL);
     lab_device_free(TESS_CPU, workspace);
-    lab_mirror_free(&here);
+    lab_mirror_free(&mirror);
     tess_plan_free(plan);
     return status;
 }
@@ -120,19 +120,19 @@ const char *bench_backward_place(struct bench_place *p, const struct lab_setting
 }
 
 int bench_backward_check(const struct bench_setting *s, char why[LAB_WHY]) {
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->lab.c;
     const double work =
         (double)(c->b * c->h * c->n) * (double)c->nkv * (double)(3 * c->d + 3 * c->dv);
     const struct lab_held held = {INT64_MAX, 256, 256};
     struct lab_gradients gradients = {0};
     struct lab_report report;
     if (work > MULTIPLICATIONS)
-        return lab_identities_hold(&s->of, why) ? BENCH_FAILED : BENCH_DONE;
+        return lab_identities_hold(&s->lab, why) ? BENCH_FAILED : BENCH_DONE;
     int status = BENCH_DONE;
-    if (lab_setting_gradients(&s->of, s->of.pattern, &gradients)) {
+    if (lab_setting_gradients(&s->lab, s->lab.pattern, &gradients)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         status = BENCH_BAD;
-    } else if (lab_gradients_accurate(&report, &s->of, &s->of.wanted, &gradients, &held)) {
+    } else if (lab_gradients_accurate(&report, &s->lab, &s->lab.wanted, &gradients, &held)) {
         memcpy(why, report.message, LAB_WHY);
         status = BENCH_FAILED;
     }

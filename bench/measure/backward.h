@@ -1,4 +1,4 @@
-/* What the benchmark does for a backward beyond what it does for attention. */
+/* Steps of the benchmark that a backward has beyond those of attention. */
 #ifndef BENCH_BACKWARD_H
 #define BENCH_BACKWARD_H
 

@@ -1,4 +1,4 @@
-/* What a device can do, measured once a run, or a CPU beside a case: the limits that times are set
+/* Limits of a device, measured once a run, or a CPU beside a case: the limits that times are set
  * beside. */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
@@ -14,10 +14,10 @@ struct bench_limits {
     int64_t kept;            /* bytes that may lie in a cache from run to run */
 };
 
-/* What a plan has to do, over all heads. */
+/* Work of a plan, over all heads. */
 struct bench_amounts {
     int64_t pairs;
-    int64_t tiles;  /* of the pattern's lists */
+    int64_t tiles;  /* tiles of the pattern's lists */
     int64_t scores; /* staged: BCSR scores between the stages */
     int64_t keys;   /* fused: gathered, each once for each query tile that lists it */
     int64_t bytes;  /* fused: of inputs that are listed and of outputs, by tess_plan_info */

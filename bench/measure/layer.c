@@ -20,16 +20,16 @@ const char *bench_layer_refuses(const struct lab_case *c) {
 }
 
 int bench_layer_make(struct bench_setting *s) {
-    const int64_t tokens[4] = {1, 1, s->of.c.n, s->of.c.d},
-                  weights[4] = {1, 3, s->of.c.d, s->of.c.d};
+    const int64_t tokens[4] = {1, 1, s->lab.c.n, s->lab.c.d},
+                  weights[4] = {1, 3, s->lab.c.d, s->lab.c.d};
     if (lab_tensor_make(&s->tokens, TESS_F32, tokens, LAB_BHND, 16) ||
         lab_tensor_make(&s->weights, TESS_F32, weights, LAB_BHND, 16))
         return -1;
-    memcpy(s->tokens.buffer.data, s->of.q.buffer.data, s->of.q.buffer.size);
-    const double size = 1 / sqrt((double)s->of.c.d); /* elements of Q, K and V are then about 1 */
-    for (int64_t i = 0; i < 3 * s->of.c.d * s->of.c.d; i++)
+    memcpy(s->tokens.buffer.data, s->lab.q.buffer.data, s->lab.q.buffer.size);
+    const double size = 1 / sqrt((double)s->lab.c.d); /* elements of Q, K and V are then about 1 */
+    for (int64_t i = 0; i < 3 * s->lab.c.d * s->lab.c.d; i++)
         lab_put(s->weights.buffer.data, TESS_F32, i,
-                size * lab_normal(s->of.c.seed, WEIGHTS_STREAM, (uint64_t)i));
+                size * lab_normal(s->lab.c.seed, WEIGHTS_STREAM, (uint64_t)i));
     return 0;
 }
 
@@ -57,7 +57,7 @@ const char *bench_layer_project(const struct bench_place *p, bench_gemm_function
 
 static int check_projection(const struct bench_setting *s, char name, const float *w,
                             const float *projected, char why[LAB_WHY]) {
-    const int64_t n = s->of.c.n, d = s->of.c.d;
+    const int64_t n = s->lab.c.n, d = s->lab.c.d;
     const float *x = s->tokens.view.data;
     for (int64_t r = 0; r < CHECKED_ROWS; r++) {
         const int64_t i = r * (n - 1) / (CHECKED_ROWS - 1);
@@ -81,10 +81,10 @@ static int check_projection(const struct bench_setting *s, char name, const floa
 
 int bench_layer_check(const struct bench_setting *s, char why[LAB_WHY]) {
     const float *w = s->weights.view.data;
-    const int64_t size = s->of.c.d * s->of.c.d;
-    return check_projection(s, 'Q', w, s->of.q.view.data, why) ||
-                   check_projection(s, 'K', w + size, s->of.k.view.data, why) ||
-                   check_projection(s, 'V', w + 2 * size, s->of.v.view.data, why)
+    const int64_t size = s->lab.c.d * s->lab.c.d;
+    return check_projection(s, 'Q', w, s->lab.q.view.data, why) ||
+                   check_projection(s, 'K', w + size, s->lab.k.view.data, why) ||
+                   check_projection(s, 'V', w + 2 * size, s->lab.v.view.data, why)
                ? -1
                : 0;
 }

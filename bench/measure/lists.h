@@ -1,4 +1,4 @@
-/* What the benchmark does for lists on the device: sets of them that take turns, each with an image of its
+/* Lists on the device in the benchmark: sets that take turns, each with an image of its
  * own, so that where they do keys come from memory. */
 #ifndef BENCH_LISTS_H
 #define BENCH_LISTS_H
@@ -43,7 +43,7 @@ static inline void bench_lists_next(struct bench_lists *l) {
     l->turn = (l->turn + 1) % l->sets;
 }
 
-/* What the fill of the first set found. NULL, or why it is not known. */
+/* Report of the fill of the first set. NULL, or why it is not known. */
 const char *bench_lists_report(const struct bench_lists *l, tess_fill_report *report,
                                tess_error *error);
 

@@ -14,7 +14,7 @@
 
 void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     memset(r, 0, sizeof *r);
-    r->c = s->of.c;
+    r->c = s->lab.c;
     r->asked = s->asked;
     r->ms = r->ms_min = r->ms_max = r->plan_ms = r->upload_ms = r->tflops = NAN;
     for (int i = 0; i < BENCH_STAGES; i++)
@@ -35,7 +35,7 @@ double bench_flops(const struct lab_case *c, int64_t pairs) {
     return 2.0 * (double)products * (double)pairs;
 }
 
-/* What a measurement goes through, step by step. */
+/* State of a measurement, step by step. */
 struct measuring {
     struct bench_result *r;
     struct bench_setting *s;
@@ -115,8 +115,8 @@ static const char *run_stages(void *what, tess_stream stream) {
 /* ---- steps ---- */
 
 static const char *upload(struct measuring *m) {
-    if (lab_case_listed(&m->s->of.c))
-        return bench_lists_make(&m->lists, &m->s->of, m->plan, m->clock.backend,
+    if (lab_case_listed(&m->s->lab.c))
+        return bench_lists_make(&m->lists, &m->s->lab, m->plan, m->clock.backend,
                                 m->method->timing == BENCH_ROTATE ? BENCH_SETS : 1, m->place.image,
                                 &m->error);
     double before = lab_seconds();
@@ -141,12 +141,12 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
         snprintf(why, LAB_WHY, "%s", broken);
         return BENCH_BAD;
     }
-    if (m->s->of.c.fill >= LAB_FILL_NANK && m->s->of.c.fill <= LAB_FILL_INF)
+    if (m->s->lab.c.fill >= LAB_FILL_NANK && m->s->lab.c.fill <= LAB_FILL_INF)
         return BENCH_DONE;
-    if (lab_case_backward(&m->s->of.c))
+    if (lab_case_backward(&m->s->lab.c))
         return bench_backward_check(m->s, why);
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
-    if (bench_sample_make(&oracle, m->s, m->s->of.pattern)) {
+    if (bench_sample_make(&oracle, m->s, m->s->lab.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
         status = BENCH_BAD;
     } else if (status == BENCH_DONE) {
@@ -218,9 +218,9 @@ static const char *time_beside_peak(struct measuring *m) {
     const char *level = strrchr(m->r->kernel, '_');
     if (m->r->c.backend != TESS_CPU || !level)
         return time_all(m);
-    double before = bench_peak_tflops(level + 1, m->s->of.c.threads);
+    double before = bench_peak_tflops(level + 1, m->s->lab.c.threads);
     const char *why = time_all(m);
-    m->r->peak_tflops = fmax(before, bench_peak_tflops(level + 1, m->s->of.c.threads));
+    m->r->peak_tflops = fmax(before, bench_peak_tflops(level + 1, m->s->lab.c.threads));
     return why;
 }
 
@@ -252,7 +252,7 @@ static void set_beside_limits(struct measuring *m, const tess_plan_info *plan,
     const int cuda = r->c.backend == TESS_CUDA;
     tess_problem problem = lab_case_problem(&r->c, m->pipeline);
     tess_pattern_info info = tess_pattern_info_init();
-    if (tess_pattern_describe(m->s->of.pattern, &info, NULL) != TESS_OK)
+    if (tess_pattern_describe(m->s->lab.pattern, &info, NULL) != TESS_OK)
         return;
     int64_t first = TESS_STAGE_ATTENTION, last = first;
     const struct bench_amounts amounts = {
@@ -294,7 +294,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     int status = BENCH_BAD;
     const char *broken = bench_clock_make(&m->clock, backend, m->method->timing, m->method->seconds,
                                           m->method->noise);
-    m->clock.turns = lab_case_listed(&m->s->of.c) ? TURNS : 1;
+    m->clock.turns = lab_case_listed(&m->s->lab.c) ? TURNS : 1;
     bench_setting_spoil(m->s, m->method->layer);
     const char *no_place = bench_place_make(&m->place, m->s, m->plan, backend,
                                             m->method->stages && m->pipeline == TESS_STAGED);
@@ -311,7 +311,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     }
     if (!broken) {
         m->r->pairs = info.pairs;
-        if (backend == TESS_CUDA || m->s->of.c.threads == 1)
+        if (backend == TESS_CUDA || m->s->lab.c.threads == 1)
             m->r->predicted_ms = 1e3 * info.predicted_seconds;
         name_kernels(m->r, m->plan);
         status = check(m, why);
@@ -327,8 +327,8 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
     if (status != BENCH_DONE)
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
-    m->r->tflops = bench_flops(&m->s->of.c, info.pairs) / (m->r->ms * 1e9);
-    if (!lab_case_backward(&m->s->of.c) && !m->lists.sets)
+    m->r->tflops = bench_flops(&m->s->lab.c, info.pairs) / (m->r->ms * 1e9);
+    if (!lab_case_backward(&m->s->lab.c) && !m->lists.sets)
         set_beside_limits(m, &info, limits);
     return status;
 }
@@ -339,7 +339,7 @@ int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend 
     struct measuring m = {.r = r, .s = s, .method = method, .pipeline = pipeline};
     tess_target target = tess_target_init();
     tess_device_info device = tess_device_info_init();
-    tess_problem problem = lab_case_problem(&s->of.c, pipeline);
+    tess_problem problem = lab_case_problem(&s->lab.c, pipeline);
     tess_plan *plan = NULL;
     m.error = tess_error_init();
     bench_result_make(r, s);
@@ -349,15 +349,15 @@ int bench_measure(struct bench_result *r, struct bench_setting *s, tess_backend 
     int failed = tess_target_query(&target, backend, 0, &m.error) != TESS_OK ||
                  tess_device_describe(backend, 0, &device, &m.error) != TESS_OK;
     double before = lab_seconds();
-    if (!failed && lab_case_listed(&s->of.c))
-        failed = bench_lists_reserve(&plan, &s->of, &problem, &target, &m.error) != TESS_OK;
+    if (!failed && lab_case_listed(&s->lab.c))
+        failed = bench_lists_reserve(&plan, &s->lab, &problem, &target, &m.error) != TESS_OK;
     else if (!failed)
-        failed = tess_plan_create(&plan, &problem, s->of.pattern, &target, &m.error) != TESS_OK;
+        failed = tess_plan_create(&plan, &problem, s->lab.pattern, &target, &m.error) != TESS_OK;
     r->plan_ms = 1e3 * (lab_seconds() - before);
     memcpy(r->device, device.name, sizeof r->device);
     if (failed) {
         snprintf(why, LAB_WHY, "%s", m.error.message);
-        return m.error.status == TESS_UNSUPPORTED && s->of.c.kernel[0] ? BENCH_REFUSED : BENCH_BAD;
+        return m.error.status == TESS_UNSUPPORTED && s->lab.c.kernel[0] ? BENCH_REFUSED : BENCH_BAD;
     }
     m.plan = plan;
     int status = measure_plan(&m, limits, why);

@@ -6,9 +6,9 @@
 #include "measure/floor.h"
 #include "measure/method.h"
 
-/* What all measurements of a case share. */
+/* A case's setting, which all its measurements share. */
 struct bench_setting {
-    struct lab_setting of;
+    struct lab_setting lab;
     struct lab_tensor tokens, weights; /* layer: [n, d], and [3, d, d] for Q, K and V */
     const char *asked;                 /* the line of a sweep that asks for it; the caller's */
 };
@@ -30,7 +30,7 @@ struct bench_result {
     const char *asked; /* the setting's */
     const char *pipeline;
     const char *timing;
-    char kernel[240]; /* of more than one pass or stage: joined by '+' */
+    char kernel[240]; /* names of several passes or stages are joined by '+' */
     char device[128];
     char note[LAB_WHY];        /* why there are no times; "" when there are */
     double ms, ms_min, ms_max; /* median, fastest, slowest of the runs */
@@ -61,7 +61,7 @@ struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
-    tess_tensor views[LAB_CACHE_VIEWS];                   /* of caches */
+    tess_tensor views[LAB_CACHE_VIEWS];                   /* second views and scales of caches */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

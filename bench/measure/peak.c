@@ -105,7 +105,7 @@ PEAK("amx-tile,amx-bf16") static float loop_amx(int64_t n) {
 static const struct loop {
     const char *level;
     float (*run)(int64_t n);
-    double flops; /* of a turn */
+    double flops; /* operations of a turn */
 } loops[] = {
 #if defined(__x86_64__)
     {"avx512", loop_avx512, CHAINS * 16 * 2.0},

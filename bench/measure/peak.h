@@ -1,4 +1,4 @@
-/* What a CPU's multipliers and its memory can do: the limits that kernels of a level are set
+/* Rates of a CPU's multipliers and of its memory: the limits that kernels of a level are set
  * beside. */
 #ifndef BENCH_PEAK_H
 #define BENCH_PEAK_H

@@ -18,7 +18,7 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     struct lab_case placed = *c;
     placed.align = bench_align(c);
     memset(s, 0, sizeof *s);
-    s->of.c = *c;
+    s->lab.c = *c;
     s->asked = asked;
     const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
@@ -29,40 +29,40 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
         snprintf(why, LAB_WHY, "%s", refusal);
         return -1;
     }
-    const int lacking = lab_setting_make(&s->of, &placed, why);
-    s->of.c = *c; /* as asked: the alignment was the placing's */
+    const int lacking = lab_setting_make(&s->lab, &placed, why);
+    s->lab.c = *c; /* the case as asked: the alignment was the placing's */
     if (!lacking && method->layer && bench_layer_make(s)) {
         snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
         return -1;
     }
-    return lacking ? lacking : bench_backward_make(&s->of, why);
+    return lacking ? lacking : bench_backward_make(&s->lab, why);
 }
 
 void bench_setting_free(struct bench_setting *s) {
     lab_tensor_free(&s->tokens);
     lab_tensor_free(&s->weights);
-    lab_setting_free(&s->of);
+    lab_setting_free(&s->lab);
     memset(s, 0, sizeof *s);
 }
 
 void bench_setting_spoil(struct bench_setting *s, int layer) {
-    struct lab_tensor *const projected[] = {&s->of.q, &s->of.k, &s->of.v};
-    if (lab_case_backward(&s->of.c)) {
-        bench_backward_spoil(&s->of.wanted);
+    struct lab_tensor *const projected[] = {&s->lab.q, &s->lab.k, &s->lab.v};
+    if (lab_case_backward(&s->lab.c)) {
+        bench_backward_spoil(&s->lab.wanted);
         return;
     }
-    lab_tensor_poison(&s->of.o);
-    lab_tensor_poison(&s->of.lse);
+    lab_tensor_poison(&s->lab.o);
+    lab_tensor_poison(&s->lab.lse);
     for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
         memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
 }
 
 static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
-    return lab_mirror_tensor(&p->tensors, lab_cache_q(&s->of.cache, &s->of.q), &p->q) ||
-           lab_mirror_tensor(&p->tensors, lab_cache_k(&s->of.cache, &s->of.k), &p->k) ||
-           lab_mirror_tensor(&p->tensors, lab_cache_v(&s->of.cache, &s->of.v), &p->v) ||
-           lab_mirror_tensor(&p->tensors, &s->of.o, &p->o) ||
-           lab_mirror_tensor(&p->tensors, &s->of.lse, &p->lse) ||
+    return lab_mirror_tensor(&p->tensors, lab_cache_q(&s->lab.cache, &s->lab.q), &p->q) ||
+           lab_mirror_tensor(&p->tensors, lab_cache_k(&s->lab.cache, &s->lab.k), &p->k) ||
+           lab_mirror_tensor(&p->tensors, lab_cache_v(&s->lab.cache, &s->lab.v), &p->v) ||
+           lab_mirror_tensor(&p->tensors, &s->lab.o, &p->o) ||
+           lab_mirror_tensor(&p->tensors, &s->lab.lse, &p->lse) ||
            (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
                                       lab_mirror_tensor(&p->tensors, &s->weights, &p->weights)));
 }
@@ -90,13 +90,13 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
         p->scores = lab_device_alloc(backend, (size_t)tess_plan_scores_count(plan) * sizeof(float));
     if (scores && !p->scores)
         return "out of memory for the scores";
-    if (lab_modifiers_place(&s->of.modifiers, &p->tensors, &a) ||
-        lab_cache_place(&s->of.cache, &p->tensors, p->views, &a))
+    if (lab_modifiers_place(&s->lab.modifiers, &p->tensors, &a) ||
+        lab_cache_place(&s->lab.cache, &p->tensors, p->views, &a))
         return p->tensors.why;
-    if (s->of.cache.v_in_k)
+    if (s->lab.cache.v_in_k)
         a.v = NULL;
     p->arguments = a;
-    return lab_case_backward(&s->of.c) ? bench_backward_place(p, &s->of) : NULL;
+    return lab_case_backward(&s->lab.c) ? bench_backward_place(p, &s->lab) : NULL;
 }
 
 void bench_place_free(struct bench_place *p) {

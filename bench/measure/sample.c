@@ -11,7 +11,7 @@ static const double MULTIPLICATIONS = 2e8; /* the oracle's, about 0.2 s */
 
 int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
                       const tess_pattern *pattern) {
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->lab.c;
     struct lab_place places[BENCH_SAMPLE_ROWS];
     double rows = MULTIPLICATIONS / ((double)c->nkv * (double)(c->d + c->dv));
     int64_t count = rows > BENCH_SAMPLE_ROWS ? BENCH_SAMPLE_ROWS
@@ -23,18 +23,18 @@ int bench_sample_make(struct lab_oracle *oracle, const struct bench_setting *s,
         places[x].h = lab_below(c->seed, SAMPLE_STREAM, draw + 1, c->h);
         places[x].i = lab_below(c->seed, SAMPLE_STREAM, draw + 2, c->n);
     }
-    const struct lab_scoring scoring = lab_setting_scoring(&s->of);
+    const struct lab_scoring scoring = lab_setting_scoring(&s->lab);
     places[0] = (struct lab_place){c->b - 1, c->h - 1, c->n - 1};
     places[1] = (struct lab_place){0, 0, 0};
-    return lab_oracle_run(oracle, &s->of.q.view, &lab_cache_k(&s->of.cache, &s->of.k)->view,
-                          &lab_cache_v(&s->of.cache, &s->of.v)->view, pattern, &scoring, places,
+    return lab_oracle_run(oracle, &s->lab.q.view, &lab_cache_k(&s->lab.cache, &s->lab.k)->view,
+                          &lab_cache_v(&s->lab.cache, &s->lab.v)->view, pattern, &scoring, places,
                           count);
 }
 
 int bench_sample_check(const struct lab_oracle *oracle, const struct bench_setting *s, int lse,
                        char why[LAB_WHY]) {
     struct lab_report report;
-    lab_compare(&report, oracle, &s->of.o.view, lse ? &s->of.lse.view : NULL, REACH);
+    lab_compare(&report, oracle, &s->lab.o.view, lse ? &s->lab.lse.view : NULL, REACH);
     if (!report.ok)
         snprintf(why, LAB_WHY, "%s", report.message);
     return report.ok ? 0 : -1;

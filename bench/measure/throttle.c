@@ -16,7 +16,7 @@ typedef struct nvmlDevice_st *device;
 
 static struct {
     int tried;
-    const char *why; /* it cannot be used */
+    const char *why; /* reason why NVML cannot be used */
     char words[BENCH_LIBRARY_WHY];
     device device;
     int (*init)(void);
@@ -64,7 +64,7 @@ void bench_throttle_text(char text[BENCH_THROTTLE_TEXT], const struct bench_thro
         unsigned bits;
         const char *word;
     } reasons[] = {
-        {0x04 | 0x80, "power"}, /* its cap, an external brake */
+        {0x04 | 0x80, "power"}, /* the GPU's cap, an external brake */
         {0x20 | 0x40, "heat"},  /* by software, by hardware */
         {0x08, "hardware"},
     };

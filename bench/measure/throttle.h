@@ -2,7 +2,7 @@
 #ifndef BENCH_THROTTLE_H
 #define BENCH_THROTTLE_H
 
-/* What was seen since it was all zeros. */
+/* Clocks and brakes seen since the struct was all zeros. */
 struct bench_throttle {
     unsigned sm_mhz;     /* lowest; 0: not known */
     unsigned held_back;  /* bits of NVML's clocks event reasons */
@@ -15,7 +15,7 @@ void bench_throttle_look(struct bench_throttle *seen);
 
 enum { BENCH_THROTTLE_TEXT = 32 };
 
-/* What held them back: "", "power", "heat", "hardware", or several joined by '+'. */
+/* Brakes that held clocks back: "", "power", "heat", "hardware", or several joined by '+'. */
 void bench_throttle_text(char text[BENCH_THROTTLE_TEXT], const struct bench_throttle *seen);
 
 #endif

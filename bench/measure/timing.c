@@ -36,7 +36,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of x in any order, which it sorts. */
+/* The median of x in any order, which is sorted. */
 static double median(double *x, int64_t count) {
     qsort(x, (size_t)count, sizeof *x, ascending);
     return count % 2 ? x[count / 2] : 0.5 * (x[count / 2 - 1] + x[count / 2]);
@@ -70,7 +70,7 @@ static const char *time_burst(double *ms, struct bench_clock *clock, const struc
     return why ? why : lab_device_timer_stop(&clock->timer, clock->stream, ms);
 }
 
-/* As many replays as take BURST_MS. */
+/* Count of replays that take BURST_MS. */
 static const char *select_count(int64_t *count, struct bench_clock *clock, void *graph) {
     double ms = 0;
     const char *why = NULL;

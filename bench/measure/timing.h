@@ -28,15 +28,15 @@ const char *bench_clock_make(struct bench_clock *clock, tess_backend backend,
                              enum bench_timing timing, double seconds, double noise);
 void bench_clock_free(struct bench_clock *clock);
 
-/* What is timed: gives the stream its work and answers NULL, or why not. */
+/* Work that is timed: gives the stream its work and answers NULL, or why not. */
 struct bench_work {
     const char *(*run)(void *what, tess_stream stream);
     void *what;
 };
 
 struct bench_times {
-    double ms, min, max; /* of one run: median, fastest, slowest */
-    int64_t runs;        /* of graphs: bursts of replays, each giving one mean */
+    double ms, min, max; /* one run's: median, fastest, slowest */
+    int64_t runs;        /* runs; of graphs bursts of replays, each giving one mean */
     /* How far the medians of five equal stretches of the runs lie apart, over ms: noise that comes
      * in stretches too. NAN for fewer than five runs. */
     double noise;
@@ -48,7 +48,7 @@ struct bench_times {
 const char *bench_time(struct bench_times *times, struct bench_clock *clock,
                        const struct bench_work *work);
 
-/* What giving work to an idle device takes of the host: the median of 101, in microseconds. Answers
+/* Host time of giving work to an idle device: the median of 101, in microseconds. Answers
  * NULL, or why not. */
 const char *bench_time_host(double *us, const struct bench_clock *clock,
                             const struct bench_work *work);

@@ -5,12 +5,12 @@
 
 #include "baselines/peer_check.h"
 
-/* What the ways of running one share. */
+/* A stage, its operands and outputs, which all ways of running one share. */
 struct trial {
     const struct bench_peer_kind *kind;
     struct bench_setting *s;
     struct bench_sparse m;
-    struct bench_place place; /* its o is large enough for f32 */
+    struct bench_place place; /* with room for an o of f32 */
     struct bench_clock clock;
     void *host, *values; /* the matrix's values, on the device the latter */
     void *host_o, *o;
@@ -19,7 +19,7 @@ struct trial {
 };
 
 static const char *trial_make(struct trial *t, const struct bench_method *method) {
-    const struct lab_case *c = &t->s->of.c;
+    const struct lab_case *c = &t->s->lab.c;
     const char *why =
         bench_clock_make(&t->clock, TESS_CUDA, method->timing, method->seconds, method->noise);
     const char *no_place = bench_place_make(&t->place, t->s, NULL, TESS_CUDA, 0);
@@ -32,7 +32,7 @@ static const char *trial_make(struct trial *t, const struct bench_method *method
     if (!why && c->b * c->h != 1)
         why = "one head only";
     if (!why)
-        why = bench_sparse_make(&t->m, t->s->of.pattern, t->kind->format);
+        why = bench_sparse_make(&t->m, t->s->lab.pattern, t->kind->format);
     if (why)
         return why;
     t->o_size = (size_t)(c->n * c->dv) * sizeof(float);
@@ -55,7 +55,7 @@ static void trial_free(struct trial *t) {
 
 /* Runs once, with what it writes of type_c. Answers NULL, or why not. */
 static const char *run_once(struct trial *t, struct bench_peer **peer, tess_type type_c) {
-    const struct lab_case *c = &t->s->of.c;
+    const struct lab_case *c = &t->s->lab.c;
     const tess_type type = t->kind->stage == TESS_STAGE_SDDMM ? type_c : c->type;
     const size_t size = (size_t)t->m.n_values * tess_type_size(type);
     bench_peer_weights(t->host, type, &t->m, c->seed);
@@ -78,7 +78,7 @@ static const char *try_type(struct bench_result *r, struct trial *t, tess_type t
     struct bench_peer *peer = NULL;
     struct bench_times times;
     const char *why = run_once(t, &peer, type_c);
-    if (!why && bench_peer_check(t->kind, &t->m, &t->s->of, t->host, t->host_o, type_c, t->wrong))
+    if (!why && bench_peer_check(t->kind, &t->m, &t->s->lab, t->host, t->host_o, type_c, t->wrong))
         why = t->wrong;
     const struct bench_work work = {bench_peer_run, peer};
     if (!why)
@@ -93,8 +93,8 @@ void bench_peer_measure(struct bench_result *r, const struct bench_peer_kind *ki
                         struct bench_setting *s, const struct bench_method *method) {
     struct trial t = {.kind = kind, .s = s};
     const int sddmm = kind->stage == TESS_STAGE_SDDMM;
-    /* as ours has them first: scores in f32, o in the type of the inputs */
-    const tess_type types[] = {sddmm ? TESS_F32 : s->of.c.type, sddmm ? s->of.c.type : TESS_F32};
+    /* first as ours has them: scores in f32, o in the type of the inputs */
+    const tess_type types[] = {sddmm ? TESS_F32 : s->lab.c.type, sddmm ? s->lab.c.type : TESS_F32};
     const char *why = trial_make(&t, method);
     if (!why) {
         why = try_type(r, &t, types[0]);

@@ -22,7 +22,7 @@ const char *bench_baseline_word(int number) {
     return number < kinds + 2 ? more[number - kinds] : NULL;
 }
 
-/* What the measurements of one case share. */
+/* Arguments that the measurements of one case share. */
 struct comparing {
     struct bench_rows *rows;
     struct bench_setting *s;
@@ -117,7 +117,7 @@ static int check_outputs(const struct comparing *x, const tess_pattern *pattern,
 
 static int check_dense(const struct comparing *x, char why[LAB_WHY]) {
     tess_pattern *dense = NULL;
-    tess_pattern_shape shape = lab_case_shape(&x->s->of.c);
+    tess_pattern_shape shape = lab_case_shape(&x->s->lab.c);
     shape.batch = shape.heads = 1, shape.block_q = shape.block_kv = 128;
     if (x->method->layer && bench_layer_check(x->s, why))
         return BENCH_FAILED;
@@ -144,7 +144,7 @@ static int measure_dense(struct bench_result *r, const struct comparing *x,
     const char *no_place = bench_place_make(&place, x->s, NULL, kind->backend, 0);
     broken = broken ? broken : no_place;
     if (!broken)
-        broken = bench_dense_make(&dense.dense, kind, &x->s->of.c, &place.arguments);
+        broken = bench_dense_make(&dense.dense, kind, &x->s->lab.c, &place.arguments);
     dense.dense.steps = BENCH_DENSE_ALL;
     if (!broken)
         broken = run_dense(&dense, clock.stream);
@@ -195,7 +195,7 @@ static bool take_times(struct bench_result *r, const struct comparing *x) {
 
 static int compare_dense(const struct comparing *x, const struct bench_dense_kind *kind) {
     struct bench_result r;
-    const struct lab_case *c = &x->s->of.c;
+    const struct lab_case *c = &x->s->lab.c;
     result_make(&r, x, kind->backend, "dense", kind->kernel);
     r.pairs = c->b * c->h * c->n * c->nkv;
     const char *refusal = bench_dense_refuses(kind, c);
@@ -230,13 +230,13 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
     const char *no_place = bench_place_make(&place, x->s, NULL, TESS_CPU, 0);
     broken = broken ? broken : no_place;
     if (!broken)
-        broken = bench_blocks_make(&blocks, &x->s->of.c, x->s->of.pattern, &place.arguments);
+        broken = bench_blocks_make(&blocks, &x->s->lab.c, x->s->lab.pattern, &place.arguments);
     if (!broken)
         broken = bench_blocks_run(&blocks, clock.stream);
     if (!broken)
         broken = lab_mirror_fetch(&place.tensors);
     if (!broken)
-        status = check_outputs(x, x->s->of.pattern, why);
+        status = check_outputs(x, x->s->lab.pattern, why);
     if (!broken && status == BENCH_DONE)
         broken = bench_time(&times, &clock, &work);
     if (broken)
@@ -252,7 +252,7 @@ static int measure_blocks(struct bench_result *r, const struct comparing *x) {
 }
 
 static int compare_blocks(const struct comparing *x) {
-    const struct lab_case *c = &x->s->of.c;
+    const struct lab_case *c = &x->s->lab.c;
     struct bench_result r;
     result_make(&r, x, TESS_CPU, "blocks", "blocks_openblas");
     r.pairs = x->ours->pairs;
@@ -268,7 +268,7 @@ static int compare_blocks(const struct comparing *x) {
 
 static int compare_peer(const struct comparing *x, const struct bench_peer_kind *kind) {
     const int stage = (int)kind->stage - TESS_STAGE_SDDMM;
-    const struct lab_case *c = &x->s->of.c;
+    const struct lab_case *c = &x->s->lab.c;
     struct bench_result r;
     result_make(&r, x, TESS_CUDA, tess_stage_name(kind->stage), kind->kernel);
     r.pairs = x->ours->pairs;

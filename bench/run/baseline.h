@@ -1,4 +1,4 @@
-/* What Tessera is compared with. */
+/* Measurements of what Tessera is compared with. */
 #ifndef BENCH_BASELINE_H
 #define BENCH_BASELINE_H
 

@@ -1,4 +1,4 @@
-/* What `tessera bench` is asked: its command line, and the options of a line of a sweep. */
+/* Requests to `tessera bench`: its command line, and the options of a line of a sweep. */
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 

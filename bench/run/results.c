@@ -46,19 +46,19 @@ int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]
 }
 
 int bench_rows_mix(const struct bench_rows *rows, char why[LAB_WHY]) {
-    tess_device_info here[2] = {tess_device_info_init(), tess_device_info_init()};
+    tess_device_info own[2] = {tess_device_info_init(), tess_device_info_init()};
     size_t i;
     json_t *row;
     for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
-        if (tess_device_describe((tess_backend)backend, 0, &here[backend], NULL) != TESS_OK)
-            here[backend].name[0] = '\0';
+        if (tess_device_describe((tess_backend)backend, 0, &own[backend], NULL) != TESS_OK)
+            own[backend].name[0] = '\0';
     json_array_foreach(rows->array, i, row) {
         const char *version = json_string_value(json_object_get(row, "version"));
         const char *commit = json_string_value(json_object_get(row, "commit"));
         const char *device = json_string_value(json_object_get(row, "device"));
         if (!version || !commit || !device || !*device || strcmp(version, tess_version()) != 0 ||
             strcmp(commit, BENCH_COMMIT) != 0 ||
-            (strcmp(device, here[0].name) != 0 && strcmp(device, here[1].name) != 0)) {
+            (strcmp(device, own[0].name) != 0 && strcmp(device, own[1].name) != 0)) {
             snprintf(why, LAB_WHY, "a measurement of version %.40s, commit %.46s, on '%.100s'",
                      version ? version : "?", commit ? commit : "?", device ? device : "?");
             return -1;
@@ -251,7 +251,7 @@ void bench_print_legend(FILE *out) {
         out);
 }
 
-/* What takes from a measurement's worth. */
+/* Doubts about a measurement. */
 static void print_doubts(FILE *out, const struct bench_result *r) {
     char throttled[BENCH_THROTTLE_TEXT];
     bench_throttle_text(throttled, &r->throttle);

@@ -16,7 +16,7 @@ int bench_rows_make(struct bench_rows *rows);
 int bench_rows_add(struct bench_rows *rows, const struct bench_result *r);
 void bench_rows_free(struct bench_rows *rows);
 
-/* What an earlier run left in a file; no file is no rows. Answers 0, or -1 and why. */
+/* Rows that an earlier run left in a file; no file is no rows. Answers 0, or -1 and why. */
 int bench_rows_read(struct bench_rows *rows, const char *path, char why[LAB_WHY]);
 
 /* 0 when all rows are of this commit and of devices of this machine: others are not to stand
@@ -32,7 +32,7 @@ const json_t *bench_rows_like(const struct bench_rows *rows, const struct bench_
 
 /* The table on the terminal. */
 void bench_print_head(FILE *out);
-/* What the words of the table mean, below it. */
+/* A legend below the table. */
 void bench_print_legend(FILE *out);
 void bench_print(FILE *out, const struct bench_result *result);
 void bench_print_limits(FILE *out, const struct bench_limits *limits);

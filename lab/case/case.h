@@ -62,7 +62,7 @@ enum lab_source {
     LAB_SOURCE_MASK,
     LAB_SOURCE_TOPK,
     LAB_SOURCE_LISTS,
-    LAB_SOURCE_COUNTS, /* these three hand over whole blocks only */
+    LAB_SOURCE_COUNTS, /* this one and two more hand over whole blocks only */
     LAB_SOURCE_BLOCKS,
     LAB_SOURCE_BITS
 };
@@ -80,7 +80,7 @@ enum lab_fill {
     LAB_FILL_INF,
     LAB_FILL_OFFSET,
     LAB_FILL_TOP,
-    LAB_FILL_TINY, /* these two are for cases that name them: verify's sweep does not draw them */
+    LAB_FILL_TINY, /* for cases that name them: verify's sweep does not draw them */
     LAB_FILL_CANCEL
 };
 enum lab_cut { LAB_CUT_NONE, LAB_CUT_CAUSAL, LAB_CUT_WINDOW, LAB_CUT_AHEAD };

@@ -1,4 +1,4 @@
-/* What a case means as tess_ structs. */
+/* Cases as tess_ structs. */
 #include "lab/case/case.h"
 
 tess_pattern_shape lab_case_shape(const struct lab_case *c) {

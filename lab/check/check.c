@@ -12,7 +12,7 @@
 
 /* ---- what all runs of a case share ---- */
 
-/* What a work has beyond its setting. 0, or -1: no memory. */
+/* Makes what a work has beyond its setting. 0, or -1: no memory. */
 static int make_rest(struct lab_work *w) {
     struct lab_setting *s = &w->s;
     if (lab_setting_again(s, &s->o, &w->o2) || lab_setting_again(s, &s->lse, &w->lse2))
@@ -209,7 +209,7 @@ static tess_status make_planned(struct lab_planned *planned, const tess_problem 
                                   : lab_planned_make(planned, problem, s->pattern, target, error);
 }
 
-/* Of lists on the device: the fill's report tells what is listed. */
+/* Checks the fill's report, with lists on the device: it tells what is listed. */
 static int reports(struct lab_outcome *out, const struct lab_work *w,
                    const struct lab_planned *planned) {
     tess_error error = tess_error_init();

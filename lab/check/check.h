@@ -8,11 +8,10 @@
 #include "lab/check/compare.h"
 #include "lab/run/setting.h"
 
-/* What all runs of a case share. */
+/* A case, with all that its runs share. */
 struct lab_work {
     struct lab_setting s;
-    tess_pattern
-        *spec; /* what the oracle reads: the rows of s.pattern, made from the case's words */
+    tess_pattern *spec; /* the oracle's: rows of s.pattern, made from the case's words */
     struct lab_tensor o2, lse2;
     struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
     struct lab_oracle oracle;
@@ -55,12 +54,12 @@ struct lab_outcome {
 void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend backend,
                tess_pipeline pipeline, const char *kernel);
 
-/* The same of a case whose inputs have memory of one head alone, and strides of 0 for the rest: q, k and
+/* A check of a case whose inputs have memory of one head alone, and strides of 0 for the rest: q, k and
  * v by themselves, then all three. Ends with the first that does not pass. */
 void lab_check_shared(struct lab_outcome *outcome, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline);
 
-/* What of gradients is held: TESS_GRADIENT_..., and the reaches of query and key tiles
+/* Gradients that are held: TESS_GRADIENT_..., and the reaches of query and key tiles
  * (lab_compare). */
 struct lab_held {
     int64_t which;

@@ -62,9 +62,9 @@ int lab_gradients_accurate(struct lab_report *report, const struct lab_setting *
             s->c.o_rest != 0,
             gradients[g].of_keys ? held->key_reach : held->query_reach,
         };
-        const char *of = (const char *)oracle + gradients[g].oracle;
+        const char *expected = (const char *)oracle + gradients[g].oracle;
         lab_compare_gradient(report, gradients[g].name,
-                             (const struct lab_gradient *)(const void *)of, &got, &rule);
+                             (const struct lab_gradient *)(const void *)expected, &got, &rule);
         worst = report->worst > worst ? report->worst : worst;
         report->worst = worst;
         if (!report->ok)
@@ -94,14 +94,14 @@ static int far_gradients_same(struct lab_outcome *out, const struct lab_work *w,
         const tess_tensor a = gradient_view(&w->s.wanted, g, 0);
         const tess_tensor b = gradient_view(r->run.wanted, g, 0);
         const char *at = (const char *)&w->gradients + gradients[g].oracle;
-        const struct lab_gradient *of = (const struct lab_gradient *)(const void *)at;
+        const struct lab_gradient *expected = (const struct lab_gradient *)(const void *)at;
         const size_t element = tess_type_size(a.type), bytes = element * (size_t)a.size[3];
         const int64_t reach = gradient_reach(r->run.planned->plan, g);
-        for (int64_t x = 0; x < of->rows; x++) {
+        for (int64_t x = 0; x < expected->rows; x++) {
             const int64_t i = x % a.size[2], h = x / a.size[2] % a.size[1],
                           batch = x / a.size[2] / a.size[1];
             const size_t row = (size_t)lab_row(&a, batch, h, i) * element;
-            if (!lab_gradient_near(of, x, a.size[2], reach) &&
+            if (!lab_gradient_near(expected, x, a.size[2], reach) &&
                 memcmp((const char *)a.data + row, (const char *)b.data + row, bytes) != 0)
                 return lab_fail(out, "%s: what its tile does not list changed %s of row %lld",
                                 r->name, gradients[g].name, (long long)x);
@@ -136,9 +136,9 @@ static int delta_is_right(struct lab_outcome *out, struct lab_work *w,
 
 /* The one gradient that the seed draws, by a plan of its own. */
 static int one_alone(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first,
-                     const tess_problem *of, const tess_target *target) {
+                     const tess_problem *asked, const tess_target *target) {
     tess_error error = tess_error_init();
-    tess_problem problem = *of;
+    tess_problem problem = *asked;
     struct lab_planned planned = {0};
     struct lab_named_run r = {*first, gradients[w->s.c.seed % 3].name};
     char name[32];

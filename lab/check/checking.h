@@ -1,4 +1,4 @@
-/* What the checks of attention and of its backward share. */
+/* Parts that the checks of attention and of its backward share. */
 #ifndef LAB_CHECKING_H
 #define LAB_CHECKING_H
 

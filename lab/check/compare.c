@@ -13,7 +13,7 @@ static const struct rule {
     double lse, lse_size, floor_size; /* lse * max(1, |ref|, floor_size * M) + lse_size * M */
     double normal, half;              /* the least normal number, half a spacing below it */
     double near, past; /* sizes that may round to Inf, and that do, by the reference */
-    double rest;       /* what o + o_rest lacks of an element of o at most: two roundings */
+    double rest;       /* most that o + o_rest lacks of an element of o: two roundings */
 } rules[] = {
     [TESS_F32] = {0, 0, 0x1p-21, 0, 1, 0x1p-126, 0x1p-150, 0x1.f8p127, 0x1.ffffffp127, 0},
     [TESS_F16] = {1e-3, 5e-4, 1e-4, 0x1p-21, 0, 0x1p-14, 0x1p-25, 0x1.f8p15, 0x1.ffep15, 0x1p-22},
@@ -39,7 +39,7 @@ static double error_of(double got, double want, tess_type type) {
 /* Sums over the whole tensor. */
 struct totals {
     double error2, size2, floor2, drift2, e32;
-    int64_t outputs; /* that are not 0: of the others none errs */
+    int64_t outputs; /* outputs that are not 0: no other errs */
 };
 
 static void fail(struct lab_report *report, const char *what, const struct lab_place *at,
@@ -115,12 +115,12 @@ static const struct rule *bound_rule(const struct lab_oracle *oracle, const tess
 
 void lab_rounds(struct lab_oracle *oracle, const tess_plan *plan) {
     static const struct {
-        const char *of;
+        const char *word;
         tess_type type;
     } kernels[] = {{"_decode_f32_f16_", TESS_F16}, {"_decode_f32_bf16_", TESS_BF16}};
     const char *kernel = tess_plan_kernel(plan, TESS_STAGE_ATTENTION);
     for (size_t k = 0; kernel && k < sizeof kernels / sizeof *kernels; k++)
-        if (strstr(kernel, kernels[k].of))
+        if (strstr(kernel, kernels[k].word))
             oracle->type = kernels[k].type;
 }
 
@@ -227,19 +227,19 @@ static void gradient_positions(struct lab_report *report, const char *name,
     }
 }
 
-/* What c multiplies, and what e32 alone does. */
+/* Sizes that c multiplies, and that e32 alone does. */
 struct parts {
     double kept, single, e32;
     double drift; /* X, and what o_rest lost */
 };
 
 static struct parts parts_of(const struct lab_gradient *g, int64_t x, double want,
-                             const struct lab_gradient_rule *of) {
+                             const struct lab_gradient_rule *rule) {
     const struct lab_gradient_size *s = &g->size[x];
     const double r = fmax(want, s->a);
-    return (struct parts){of->o_exact ? r : r + s->b, (of->o_exact ? s->b : 0) + s->w,
+    return (struct parts){rule->o_exact ? r : r + s->b, (rule->o_exact ? s->b : 0) + s->w,
                           0x1p-22 * (4 + s->m) * (1 + sqrt((double)s->terms) / 64),
-                          s->x + (of->o_rest ? rules[of->o_type].rest * s->b : 0)};
+                          s->x + (rule->o_rest ? rules[rule->o_type].rest * s->b : 0)};
 }
 
 static double bound_of(const struct parts *p, const struct lab_gradient *g, tess_type type) {
@@ -247,32 +247,32 @@ static double bound_of(const struct parts *p, const struct lab_gradient *g, tess
            (1 + 2 / sqrt((double)g->dim));
 }
 
-/* What has no less than its type's smallest number: weights, products, and elements of o and o_rest. */
+/* Errors that are no less than a type's smallest number: weights, products, and elements of o and o_rest. */
 static double least_of(const struct lab_gradient *g, int64_t x,
-                       const struct lab_gradient_rule *of) {
-    return g->size[x].least + g->size[x].of_o * rules[of->o_type].half;
+                       const struct lab_gradient_rule *rule) {
+    return g->size[x].least + g->size[x].of_o * rules[rule->o_type].half;
 }
 
 double lab_gradient_bound(const struct lab_gradient *g, int64_t x,
-                          const struct lab_gradient_rule *of) {
+                          const struct lab_gradient_rule *rule) {
     double want2 = 0;
     for (int64_t d = 0; d < g->dim; d++)
         want2 += g->value[x * g->dim + d] * g->value[x * g->dim + d];
-    const struct parts p = parts_of(g, x, sqrt(want2), of);
-    return bound_of(&p, g, of->type) + least_of(g, x, of);
+    const struct parts p = parts_of(g, x, sqrt(want2), rule);
+    return bound_of(&p, g, rule->type) + least_of(g, x, rule);
 }
 
 /* Sums over a whole gradient. */
 struct gradient_totals {
     double error2, size2, floor2, e32; /* size2: of all that c multiplies */
-    double single2;                    /* of what e32 alone multiplies */
+    double single2;                    /* terms that e32 alone multiplies */
     double drift2;
     int64_t outputs;
 };
 
 static void gradient_sizes(struct lab_report *report, const char *name,
                            const struct lab_gradient *g, int64_t x, const tess_tensor *got,
-                           const struct lab_gradient_rule *of, struct gradient_totals *totals) {
+                           const struct lab_gradient_rule *rule, struct gradient_totals *totals) {
     const struct lab_place at = place_of(got, x);
     const struct lab_gradient_size *s = &g->size[x];
     const struct rule *type = &rules[got->type];
@@ -291,9 +291,9 @@ static void gradient_sizes(struct lab_report *report, const char *name,
         floor2 += fabs(want) < type->normal && want != 0 ? floor * floor : 0;
         totals->outputs += want != 0;
     }
-    const struct parts p = parts_of(g, x, sqrt(want2), of);
-    const double least = least_of(g, x, of) + sqrt(floor2);
-    hold(report, name, &at, sqrt(error2), bound_of(&p, g, of->type) + least);
+    const struct parts p = parts_of(g, x, sqrt(want2), rule);
+    const double least = least_of(g, x, rule) + sqrt(floor2);
+    hold(report, name, &at, sqrt(error2), bound_of(&p, g, rule->type) + least);
     totals->error2 += error2;
     totals->floor2 += least * least;
     totals->size2 += p.kept * p.kept;
@@ -303,7 +303,7 @@ static void gradient_sizes(struct lab_report *report, const char *name,
 }
 
 void lab_compare_gradient(struct lab_report *report, const char *name, const struct lab_gradient *g,
-                          const tess_tensor *got, const struct lab_gradient_rule *of) {
+                          const tess_tensor *got, const struct lab_gradient_rule *rule) {
     const struct lab_place whole = {-1, -1, -1};
     struct gradient_totals totals = {0};
     char what[32];
@@ -311,17 +311,17 @@ void lab_compare_gradient(struct lab_report *report, const char *name, const str
     report->ok = 1;
     report->place = whole;
     for (int64_t x = 0; x < g->rows && report->ok; x++)
-        gradient_positions(report, name, g, x, got, of->reach);
+        gradient_positions(report, name, g, x, got, rule->reach);
     if (!report->ok) {
         report->worst = (double)INFINITY;
         return;
     }
     for (int64_t x = 0; x < g->rows; x++)
-        gradient_sizes(report, name, g, x, got, of, &totals);
+        gradient_sizes(report, name, g, x, got, rule, &totals);
     snprintf(what, sizeof what, "the whole of %s", name);
     if (totals.outputs >= 4096)
         hold(report, what, &whole, sqrt(totals.error2),
-             (rules[of->type].tensor + totals.e32) * sqrt(totals.size2) +
+             (rules[rule->type].tensor + totals.e32) * sqrt(totals.size2) +
                  totals.e32 * sqrt(totals.single2) + sqrt(totals.drift2) + sqrt(totals.floor2));
 }
 

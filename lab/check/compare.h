@@ -9,7 +9,7 @@
 struct lab_report {
     int ok;
     double worst;           /* largest error / bound met */
-    struct lab_place place; /* where; -1 for the whole tensor */
+    struct lab_place place; /* row of the worst; -1 for the whole tensor */
     char message[LAB_WHY];  /* one line; "" when ok */
 };
 
@@ -25,13 +25,13 @@ void lab_compare(struct lab_report *report, const struct lab_oracle *oracle, con
  * multiplies. */
 void lab_rounds(struct lab_oracle *oracle, const tess_plan *plan);
 
-/* What the bound of a gradient depends on besides sizes. */
+/* Facts on which the bound of a gradient depends besides sizes. */
 struct lab_gradient_rule {
     tess_type type; /* the problem's */
     tess_type o_type;
     int o_exact;   /* o was f32, or came with o_rest */
     int o_rest;    /* the latter */
-    int64_t reach; /* as in lab_compare, of key tiles for dK and dV */
+    int64_t reach; /* see lab_compare; key tiles' for dK and dV */
 };
 
 /* One gradient against the oracle's, "dQ", "dK", "dV", "d_alibi" or "d_sink", in the same way. got:

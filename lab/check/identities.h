@@ -5,7 +5,8 @@
 #include "lab/run/setting.h"
 
 /*
- * Of what a backward left in setting->wanted, for each key/value head; what a case does not want is left out:
+ * Checks gradients that a backward left in setting->wanted, for each key/value head, as far as the case
+ * wants them:
  *
  *     sum_i q_i . dQ_i = sum_j k_j . dK_j        both are the sum of dS_ij times its scaled score
  *     sum_j dV_j = sum_i dO_i                    over queries that list a key; no sinks, no dropout

@@ -148,7 +148,7 @@ const char *lab_device_lacks(tess_backend backend, tess_operation operation,
         const char *words;
         int n;
         tess_stage stages[MOST];
-    } of[2][2] = {
+    } needs[2][2] = {
         [TESS_ATTENTION] = {{"no fused kernel", 1, {TESS_STAGE_ATTENTION}},
                             {"no staged kernel",
                              3,
@@ -164,9 +164,9 @@ const char *lab_device_lacks(tess_backend backend, tess_operation operation,
     };
     if (!lab_device_available(backend))
         return no_device;
-    for (int s = 0; s < of[operation][pipeline].n; s++)
-        if (!has_kernel(backend, of[operation][pipeline].stages[s]))
-            return of[operation][pipeline].words;
+    for (int s = 0; s < needs[operation][pipeline].n; s++)
+        if (!has_kernel(backend, needs[operation][pipeline].stages[s]))
+            return needs[operation][pipeline].words;
     return NULL;
 }
 

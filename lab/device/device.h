@@ -31,7 +31,7 @@ void lab_device_free(tess_backend backend, void *memory);
 const char *lab_device_to_device(tess_backend backend, void *device, const void *host, size_t size);
 const char *lab_device_to_host(tess_backend backend, void *host, const void *device, size_t size);
 
-/* The same within the backend's memory, as work of the stream. */
+/* A copy within the backend's memory, as work of the stream. */
 const char *lab_device_copy(tess_backend backend, void *to, const void *from, size_t size,
                             tess_stream stream);
 

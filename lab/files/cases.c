@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 enum { LINE_TEXT = 2048 };
-/* What has more is no file of cases, as /dev/zero. */
+/* Limits past which a file, /dev/zero say, is none of cases. */
 enum { FILE_LINE = 8192, FILE_LINES = 100000 };
 #define BLANKS " \t"
 

@@ -22,7 +22,7 @@ static void remove_and_end(int number) {
     raise(number); /* the default action, which SA_RESETHAND restored, follows the return */
 }
 
-/* What is ignored stays ignored. */
+/* Signals that are ignored stay ignored. */
 static void watch_signals(void) {
     static const int numbers[] = {SIGHUP, SIGINT, SIGTERM, SIGPIPE, SIGXFSZ, SIGXCPU};
     struct sigaction action, old;

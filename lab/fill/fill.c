@@ -1,4 +1,4 @@
-/* What the tensors of a check hold. Elements depend on the seed and their index alone. */
+/* Contents of a check's tensors. Elements depend on the seed and their index alone. */
 #include "lab/fill/fill.h"
 
 #include "lab/fill/half.h"
@@ -22,7 +22,7 @@ static double strew(double x, uint64_t seed, uint64_t stream, uint64_t index, in
     return x * 0x1p-130;
 }
 
-/* Of Q and K: the first half of the dims adds to scores, the second takes it away again. */
+/* Elements of Q and K: the first half of the dims adds to scores, the second takes it away again. */
 static double cancelling(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d) {
     const int64_t half = c->d / 2;
     if (d >= 2 * half)
@@ -46,7 +46,8 @@ static double offset(const struct lab_case *c, uint64_t stream) {
 static double value(const struct lab_case *c, uint64_t stream, uint64_t index, int64_t d,
                     double x) {
     int f16 = c->type == TESS_F16;
-    /* What leaves the o that a backward is given finite in f16: weights are at most 1 / (1 - dropout). */
+    /* Factor that leaves the o that a backward is given finite in f16: weights are at most 1 / (1 -
+     * dropout). */
     const double room = lab_case_backward(c) ? 1 - c->dropout : 1;
     switch (c->fill) {
     case LAB_FILL_POSITIVE:
@@ -126,7 +127,7 @@ static void sink_rows(const struct lab_case *c, const tess_tensor *k, const tess
         }
 }
 
-/* What the r-th row of K or V gets into one of its elements; 0 for nothing. */
+/* Poison of the r-th row of K or V, in one of its elements; 0 for nothing. */
 static double row_poison(const struct lab_case *c, uint64_t r) {
     double u = lab_uniform(c->seed, STREAM_ROWS, 2 * r);
     if (c->fill == LAB_FILL_INF)
@@ -158,7 +159,7 @@ void lab_fill(const struct lab_case *c, const tess_tensor *q, const tess_tensor 
             }
 }
 
-/* What keeps gradients within f16: V is large in some fills, and Q in others. */
+/* Factor that keeps gradients within f16: V is large in some fills, and Q in others. */
 static double gradient_size(const struct lab_case *c) {
     if (c->type != TESS_F16)
         return 1;

@@ -1,5 +1,5 @@
 /*
- * What the tensors of a check hold.
+ * Contents of a check's tensors.
  *
  *   normal     standard normal
  *   large      normal, Q and K larger: scores to about 1e4 either way

@@ -11,7 +11,7 @@ enum { ENTRIES = 300, ORDER, STYLE, COUNTS, LENGTHS, STREAMS };
 /* ---- sizes ---- */
 
 struct sizes {
-    int64_t lists, rows, cols; /* of all batches and heads; block rows and columns */
+    int64_t lists, rows, cols; /* lists of all batches and heads; block rows and columns */
 };
 
 static struct sizes sizes_of(const tess_device_pattern *p) {
@@ -21,7 +21,7 @@ static struct sizes sizes_of(const tess_device_pattern *p) {
 }
 
 static int has(const struct lab_listed *l, int64_t letter) {
-    return (l->of.entries & letter) != 0;
+    return (l->listing.entries & letter) != 0;
 }
 
 static int has_counts(const struct lab_listed *l) {
@@ -39,7 +39,7 @@ static void *array_make(struct lab_buffer *b, int64_t count, size_t size) {
     return lab_buffer_make(b, (size_t)count * size, size) == 0 ? b->data : NULL;
 }
 
-/* What a draw needs to know of a block row. */
+/* A block row that is drawn. */
 struct row {
     const struct lab_listed *l;
     uint64_t set, number; /* over all lists */
@@ -47,17 +47,19 @@ struct row {
 };
 
 static int64_t draw(const struct row *r, uint64_t what, int64_t i, int64_t n) {
-    const uint64_t entries = (uint64_t)r->l->of.most + 2;
-    return lab_below(r->l->of.seed, stream(r->set, what), r->number * entries + (uint64_t)i, n);
+    const uint64_t entries = (uint64_t)r->l->listing.most + 2;
+    return lab_below(r->l->listing.seed, stream(r->set, what), r->number * entries + (uint64_t)i,
+                     n);
 }
 
 /* How many different columns a row names. */
 static int64_t valid_of(const struct row *r) {
-    const struct lab_listing *of = &r->l->of;
-    const int64_t n = llround((double)of->most * of->valid), most = n < r->cols ? n : r->cols;
-    if (has(r->l, LAB_ENTRIES_EMPTY) && draw(r, STYLE, of->most, 4) == 0)
+    const struct lab_listing *listing = &r->l->listing;
+    const int64_t n = llround((double)listing->most * listing->valid),
+                  most = n < r->cols ? n : r->cols;
+    if (has(r->l, LAB_ENTRIES_EMPTY) && draw(r, STYLE, listing->most, 4) == 0)
         return 0;
-    return of->uneven ? draw(r, STYLE, of->most + 1, most + 1) : most;
+    return listing->uneven ? draw(r, STYLE, listing->most + 1, most + 1) : most;
 }
 
 /* Column `e` of `valid` that ascend, one of each equal stretch of all. */
@@ -66,9 +68,9 @@ static int32_t column(const struct row *r, int64_t e, int64_t valid) {
     return (int32_t)(begin + draw(r, ENTRIES, e, end - begin));
 }
 
-/* Where entry `e` of `valid` stands among the row's. */
+/* Place of entry `e` of `valid` among the row's. */
 static int64_t place_of(const struct row *r, int64_t e, int64_t valid) {
-    const int64_t k = r->l->of.most;
+    const int64_t k = r->l->listing.most;
     return has(r->l, LAB_ENTRIES_FIRST)   ? k - valid + e
            : has(r->l, LAB_ENTRIES_MIXED) ? e * k / valid
                                           : e;
@@ -102,7 +104,7 @@ static void promises_keep(int64_t promises, int32_t *x, int64_t n) {
 /* A block row of INDICES or BLOCK_ROWS. */
 static void row_draw(const struct row *r, int32_t *x) {
     const int32_t wrong[] = {-2, INT32_MIN, INT32_MAX, (int32_t)r->cols};
-    const int64_t k = r->l->of.most, valid = valid_of(r);
+    const int64_t k = r->l->listing.most, valid = valid_of(r);
     for (int64_t i = 0; i < k; i++)
         x[i] = -1;
     for (int64_t e = 0; e < valid; e++) {
@@ -120,18 +122,18 @@ static void row_draw(const struct row *r, int32_t *x) {
     for (int64_t i = 0; i < k && has(r->l, LAB_ENTRIES_WRONG); i++)
         if (draw(r, LENGTHS, i, 8) == 0)
             x[i] = wrong[draw(r, ORDER, i, 4)];
-    if (has(r->l, LAB_ENTRIES_WRONG) && r->l->of.pattern.promises)
-        promises_keep(r->l->of.pattern.promises, x, k);
+    if (has(r->l, LAB_ENTRIES_WRONG) && r->l->listing.pattern.promises)
+        promises_keep(r->l->listing.pattern.promises, x, k);
 }
 
 /* Ranges that part the keys evenly; or with any ends, counted from the front or the back. */
 static void ranges_draw(const struct row *r, int32_t *x) {
-    const int64_t k = r->l->of.most, n = r->l->of.pattern.n_kv;
+    const int64_t k = r->l->listing.most, n = r->l->listing.pattern.n_kv;
     const int empty = has(r->l, LAB_ENTRIES_EMPTY) && draw(r, STYLE, k, 4) == 0;
     for (int64_t e = 0; e < k; e++) {
         const int64_t begin = e * n / k, all = (e + 1) * n / k - begin;
         x[2 * e] = (int32_t)begin;
-        x[2 * e + 1] = (int32_t)(begin + (empty ? 0 : llround((double)all * r->l->of.valid)));
+        x[2 * e + 1] = (int32_t)(begin + (empty ? 0 : llround((double)all * r->l->listing.valid)));
         for (int end = 0; end < 2 && has(r->l, LAB_ENTRIES_UNORDERED); end++) {
             const int32_t key = (int32_t)draw(r, end ? ENTRIES : ORDER, e, n + 2);
             x[2 * e + end] = draw(r, end ? STYLE : COUNTS, e, 2) ? key : -1 - key;
@@ -143,7 +145,7 @@ static void ranges_draw(const struct row *r, int32_t *x) {
 
 /* Rows of the padded forms, and their counts. */
 static int padded_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) {
-    const int64_t width = l->of.pattern.form == TESS_RANGES ? 2 : 1, k = l->of.most;
+    const int64_t width = l->listing.pattern.form == TESS_RANGES ? 2 : 1, k = l->listing.most;
     const int64_t all = s->lists * s->rows;
     int32_t *x = array_make(&l->indices, all * k * width, sizeof *x);
     int32_t *counts = has_counts(l) ? array_make(&l->counts, all, sizeof *counts) : NULL;
@@ -167,33 +169,33 @@ static int padded_draw(struct lab_listed *l, const struct sizes *s, uint64_t set
 /* Capacity for so many blocks, of `most` that a plan may be reserved for: what is asked for; else as many, one
  * fewer or one more. */
 static int64_t room_for(const struct lab_listed *l, int64_t blocks, int64_t most) {
-    if (l->of.pattern.capacity)
-        return l->of.pattern.capacity;
+    if (l->listing.pattern.capacity)
+        return l->listing.pattern.capacity;
     blocks += has(l, LAB_ENTRIES_ROOM) - has(l, LAB_ENTRIES_OVERFLOW);
     return blocks < 1 ? 1 : blocks > most ? most : blocks;
 }
 
 /* How many of `n` blocks a row may claim after `claimed`. */
 static int64_t claim(const struct lab_listed *l, int64_t claimed, int64_t n) {
-    const int64_t left = l->of.pattern.capacity - claimed;
-    return !l->of.pattern.capacity || has(l, LAB_ENTRIES_OVERFLOW) || n < left ? n : left;
+    const int64_t left = l->listing.pattern.capacity - claimed;
+    return !l->listing.pattern.capacity || has(l, LAB_ENTRIES_OVERFLOW) || n < left ? n : left;
 }
 
 static int rows_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) {
-    const int64_t k = l->of.most;
+    const int64_t k = l->listing.most;
     int64_t *ptr = array_make(&l->row_ptr, s->lists * (s->rows + 1), sizeof *ptr), at = 0;
-    const int64_t drawn = s->lists * s->rows * k + 1, capacity = l->of.pattern.capacity;
+    const int64_t drawn = s->lists * s->rows * k + 1, capacity = l->listing.pattern.capacity;
     int32_t *x = array_make(&l->indices, drawn > capacity ? drawn : capacity, sizeof *x);
     int32_t *whole = malloc((size_t)k * sizeof *whole);
     for (int64_t row = 0; x && ptr && whole && row < s->lists * s->rows; row++) {
         const struct row r = {l, set, (uint64_t)row, s->cols};
         const int64_t n = claim(l, at, has(l, LAB_ENTRIES_COUNTS) ? draw(&r, COUNTS, k, k + 1) : k);
-        int64_t *here = ptr + row / s->rows * (s->rows + 1) + row % s->rows;
+        int64_t *ends = ptr + row / s->rows * (s->rows + 1) + row % s->rows;
         row_draw(&r, whole);
         memcpy(x + at, whole, (size_t)n * sizeof *whole);
-        *here = at, here[1] = at += n;
+        *ends = at, ends[1] = at += n;
         if (has(l, LAB_ENTRIES_WRONG) && draw(&r, LENGTHS, k, 12) == 0)
-            *here = draw(&r, LENGTHS, k + 1, 2) ? INT64_MIN : at + 3 * k;
+            *ends = draw(&r, LENGTHS, k + 1, 2) ? INT64_MIN : at + 3 * k;
     }
     free(whole);
     l->pattern.row_ptr = ptr, l->pattern.indices = x;
@@ -225,20 +227,20 @@ static int bits_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) 
 }
 
 static int lengths_draw(struct lab_listed *l, uint64_t set) {
-    const struct lab_listing *of = &l->of;
-    const int64_t n_kv = of->pattern.n_kv;
+    const struct lab_listing *listing = &l->listing;
+    const int64_t n_kv = listing->pattern.n_kv;
     const uint64_t from = stream(set, LENGTHS);
-    int32_t *x = array_make(&l->lengths, of->batch, sizeof *x);
-    l->today = malloc((size_t)of->batch * sizeof *l->today);
+    int32_t *x = array_make(&l->lengths, listing->batch, sizeof *x);
+    l->today = malloc((size_t)listing->batch * sizeof *l->today);
     if (!x || !l->today)
         return -1;
     l->pattern.lengths = x;
-    for (int64_t b = 0; b < of->batch; b++) {
+    for (int64_t b = 0; b < listing->batch; b++) {
         const uint64_t i = UINT64_MAX - 2 * (uint64_t)b;
-        const int64_t what = lab_below(of->seed, from, i, 8);
+        const int64_t what = lab_below(listing->seed, from, i, 8);
         x[b] = (int32_t)(what == 0   ? 0
                          : what == 1 ? n_kv
-                                     : lab_below(of->seed, from, i - 1, n_kv + 1));
+                                     : lab_below(listing->seed, from, i - 1, n_kv + 1));
         if (has(l, LAB_ENTRIES_WRONG) && what > 5)
             x[b] = what == 6 ? -1 : (int32_t)n_kv + 1;
         l->today[b] = (int32_t)lab_listed_length(l, b);
@@ -246,14 +248,14 @@ static int lengths_draw(struct lab_listed *l, uint64_t set) {
     return 0;
 }
 
-int lab_listed_draw(struct lab_listed *l, const struct lab_listing *of, uint64_t set) {
-    const struct sizes s = sizes_of(&of->pattern);
-    *l = (struct lab_listed){.of = *of, .pattern = of->pattern};
+int lab_listed_draw(struct lab_listed *l, const struct lab_listing *listing, uint64_t set) {
+    const struct sizes s = sizes_of(&listing->pattern);
+    *l = (struct lab_listed){.listing = *listing, .pattern = listing->pattern};
     if (has(l, LAB_ENTRIES_LENGTHS) && lengths_draw(l, set))
         return -1;
-    return (of->pattern.form == TESS_BLOCK_ROWS   ? rows_draw
-            : of->pattern.form == TESS_BLOCK_BITS ? bits_draw
-                                                  : padded_draw)(l, &s, set);
+    return (listing->pattern.form == TESS_BLOCK_ROWS   ? rows_draw
+            : listing->pattern.form == TESS_BLOCK_BITS ? bits_draw
+                                                       : padded_draw)(l, &s, set);
 }
 
 void lab_listed_free(struct lab_listed *l) {

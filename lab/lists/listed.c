@@ -1,4 +1,4 @@
-/* What device patterns list, straight from the definitions (docs/semantics.md). */
+/* Keys that device patterns list, straight from the definitions (docs/semantics.md). */
 #include "lab/lists/listed.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ struct walk {
     const struct lab_listed *l;
     int64_t batches, rows, cols, width; /* width: keys of a block, RANGES: 1 */
     int64_t claimed;                    /* blocks that this row and the rows before it claim */
-    int64_t batch, head, row;           /* where it stands; -1: at none of them */
+    int64_t batch, head, row;           /* place of the walk; -1: at none of them */
     tess_fill_report report;            /* faults, overflows and the first of both */
     void *to;
     void (*take)(struct walk *walk, int64_t list, int64_t row, int64_t length,
@@ -154,7 +154,7 @@ static int walk_rows(struct walk *w) {
 }
 
 int lab_listed_report(const struct lab_listed *l, tess_fill_report *report) {
-    struct walk w = walk_of(l, l->of.batch);
+    struct walk w = walk_of(l, l->listing.batch);
     const int walked = walk_rows(&w);
     *report = w.report;
     return walked;
@@ -213,7 +213,7 @@ static void take_blocks(struct walk *w, int64_t list, int64_t row, int64_t lengt
 static tess_status by_blocks(const struct lab_listed *l, const tess_pattern_shape *shape,
                              tess_pattern **pattern, tess_error *error) {
     struct walk w = walk_of(l, shape->batch);
-    const int64_t all = shape->batch * shape->heads * w.rows, k = l->of.most;
+    const int64_t all = shape->batch * shape->heads * w.rows, k = l->listing.most;
     struct blocks to = {calloc((size_t)all, (size_t)k * sizeof(int32_t)),
                         calloc((size_t)all, sizeof(int32_t)), k};
     w.to = &to, w.take = take_blocks;
@@ -231,10 +231,10 @@ tess_status lab_listed_pattern(const struct lab_listed *l, tess_pattern **patter
     tess_pattern_shape shape = tess_pattern_shape_init();
     shape.n_q = p->n_q, shape.n_kv = p->n_kv;
     shape.block_q = p->block_q, shape.block_kv = p->form == TESS_RANGES ? 1 : p->block_kv;
-    shape.batch = p->lengths ? l->of.batch : p->batch, shape.heads = p->heads;
+    shape.batch = p->lengths ? l->listing.batch : p->batch, shape.heads = p->heads;
     *pattern = NULL;
     const int exact = p->lengths || p->cut_lo || p->cut_hi || p->form == TESS_RANGES ||
-                      l->of.entries & LAB_ENTRIES_WRONG;
+                      l->listing.entries & LAB_ENTRIES_WRONG;
     const int small =
         (double)(shape.batch * shape.heads * p->n_q) * (double)p->n_kv <= (double)MOST_CELLS;
     if (small)

@@ -12,7 +12,7 @@
 struct lab_listing {
     /* Sizes, form, cuts, promises. capacity of BLOCK_ROWS and BLOCK_BITS, 0: as many blocks as are drawn. */
     tess_device_pattern pattern;
-    int64_t batch;   /* of the problem */
+    int64_t batch;   /* the problem's */
     int64_t entries; /* LAB_ENTRIES_...; without OVERFLOW blocks fit the capacity */
     int64_t most;    /* entries of a block row; of RANGES, ranges */
     double valid;    /* share of `most` that names a block */
@@ -21,7 +21,7 @@ struct lab_listing {
 };
 
 struct lab_listed {
-    struct lab_listing of;
+    struct lab_listing listing;
     tess_device_pattern pattern; /* points to what follows */
     struct lab_buffer indices, counts, row_ptr, bits, lengths;
     int32_t *today; /* [b] lengths as drawn, 0 for those that cannot be; NULL: none are given */
@@ -29,7 +29,7 @@ struct lab_listed {
 
 /* Draws the arrays; set 0 is the first draw, others are as many other draws. Answers 0, or -1 without
  * memory; lab_listed_free whichever it was. */
-int lab_listed_draw(struct lab_listed *listed, const struct lab_listing *of, uint64_t set);
+int lab_listed_draw(struct lab_listed *listed, const struct lab_listing *listing, uint64_t set);
 void lab_listed_free(struct lab_listed *listed);
 
 /* How a case with topk= draws, and the draw. */
@@ -42,11 +42,11 @@ int64_t lab_listed_length(const struct lab_listed *listed, int64_t b);
 /* The mask [batches][heads][n_q][n_kv] of listed keys, as the arrays are now. 0, or -1 without memory. */
 int lab_listed_mask(const struct lab_listed *listed, int64_t batches, uint8_t *mask);
 
-/* What a fill of the arrays must report of faults and overflows, and the place of the first; the rest is 0. Answers
- * 0, or -1 without memory. */
+/* Faults and overflows that a fill of the arrays must report, and the place of the first; the rest is 0.
+ * Answers 0, or -1 without memory. */
 int lab_listed_report(const struct lab_listed *listed, tess_fill_report *report);
 
-/* The same keys as a pattern of the host. */
+/* A pattern of the host that lists the keys of the arrays. */
 tess_status lab_listed_pattern(const struct lab_listed *listed, tess_pattern **pattern,
                                tess_error *error);
 
@@ -55,7 +55,7 @@ tess_device_pattern lab_listed_declared(const struct lab_listed *listed);
 
 /* The pattern as the mirror's backend sees it. 0, or -1 and the mirror's why. */
 int lab_listed_place(const struct lab_listed *listed, struct lab_mirror *mirror,
-                     tess_device_pattern *there);
+                     tess_device_pattern *placed);
 
 /* Whether the arrays' canaries stand: 0, or -1 and why. What they hold, as a number. */
 int lab_listed_check(const struct lab_listed *listed, char why[LAB_WHY]);

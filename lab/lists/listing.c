@@ -1,7 +1,7 @@
-/* What a case with topk= means as a device pattern. */
+/* Cases with topk= as device patterns. */
 #include "lab/lists/listed.h"
 
-/* Those that hold; what is not to be breaks them. */
+/* Promises that hold; entries that are not to be break them. */
 static int64_t promises_of(const struct lab_case *c) {
     const int64_t e = c->entries;
     if (!(e & LAB_ENTRIES_PROMISED) || e & LAB_ENTRIES_WRONG || c->form != TESS_INDICES)
@@ -36,6 +36,6 @@ struct lab_listing lab_listing_of(const struct lab_case *c) {
 }
 
 int lab_listed_make(struct lab_listed *l, const struct lab_case *c, uint64_t set) {
-    const struct lab_listing of = lab_listing_of(c);
-    return lab_listed_draw(l, &of, set);
+    const struct lab_listing listing = lab_listing_of(c);
+    return lab_listed_draw(l, &listing, set);
 }

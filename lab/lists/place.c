@@ -18,26 +18,26 @@ struct array {
 
 #define SLOT(field) offsetof(tess_device_pattern, field)
 static void arrays_of(const struct lab_listed *l, struct array all[ARRAYS]) {
-    const struct array of[ARRAYS] = {{"indices", &l->indices, SLOT(indices)},
-                                     {"counts", &l->counts, SLOT(counts)},
-                                     {"row_ptr", &l->row_ptr, SLOT(row_ptr)},
-                                     {"bits", &l->bits, SLOT(bits)},
-                                     {"lengths", &l->lengths, SLOT(lengths)}};
-    memcpy(all, of, sizeof of);
+    const struct array arrays[ARRAYS] = {{"indices", &l->indices, SLOT(indices)},
+                                         {"counts", &l->counts, SLOT(counts)},
+                                         {"row_ptr", &l->row_ptr, SLOT(row_ptr)},
+                                         {"bits", &l->bits, SLOT(bits)},
+                                         {"lengths", &l->lengths, SLOT(lengths)}};
+    memcpy(all, arrays, sizeof arrays);
 }
 
 int lab_listed_place(const struct lab_listed *l, struct lab_mirror *mirror,
-                     tess_device_pattern *there) {
+                     tess_device_pattern *placed) {
     struct array all[ARRAYS];
     arrays_of(l, all);
-    *there = l->pattern;
+    *placed = l->pattern;
     for (int i = 0; i < ARRAYS; i++) {
         if (!all[i].buffer->base)
             continue;
         void *at = lab_mirror_add(mirror, all[i].buffer);
         if (!at)
             return -1;
-        memcpy((char *)there + all[i].slot, &at, sizeof at);
+        memcpy((char *)placed + all[i].slot, &at, sizeof at);
     }
     return 0;
 }

@@ -18,7 +18,7 @@ static tess_status spec_row(const tess_pattern *spec, const tess_pattern_info *i
                             capacity, count, error);
 }
 
-/* What a mask is written from. */
+/* Rows that a mask is written from. */
 struct rows {
     const tess_pattern *spec;
     tess_pattern_info info;

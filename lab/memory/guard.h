@@ -8,7 +8,7 @@
 #include "lab/case/case.h"
 
 struct lab_buffer {
-    unsigned char *base; /* what free() takes */
+    unsigned char *base; /* start of the allocation */
     unsigned char *data; /* size bytes, the caller's */
     size_t size;
     size_t whole; /* bytes from base: canaries included */
@@ -29,12 +29,12 @@ struct lab_tensor {
 
 int lab_tensor_make(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                     enum lab_layout layout, int64_t alignment);
-/* The same with strides of 0 in the dims of `shares`, a set of LAB_SHARES_..., which then have memory of one
+/* A tensor with strides of 0 in the dims of `shares`, a set of LAB_SHARES_..., which then have memory of one
  * alone. */
 int lab_tensor_make_shared(struct lab_tensor *tensor, tess_type type, const int64_t size[4],
                            int64_t shares, enum lab_layout layout, int64_t alignment);
 void lab_tensor_poison(struct lab_tensor *tensor);
-/* As lab_buffer_check, and the gaps between rows too. */
+/* Checks canaries like lab_buffer_check, and those of the gaps between rows. */
 int lab_tensor_check(const struct lab_tensor *tensor, const char *name, char why[LAB_WHY]);
 void lab_tensor_free(struct lab_tensor *tensor);
 

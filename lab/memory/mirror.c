@@ -1,4 +1,4 @@
-/* Where a run's memory lies. */
+/* A run's memory on its backend. */
 #include "lab/memory/mirror.h"
 
 #include "lab/device/device.h"

@@ -1,5 +1,5 @@
 /*
- * Where a run's memory lies: whole buffers, canaries included, copied to the backend's memory and
+ * A run's memory on its backend: whole buffers, canaries included, copied to the backend's memory and
  * back, so that what is checked on the host is what the device saw and left. A place is aligned as
  * the host's data is. On the CPU the mirror is the buffers themselves and nothing is copied.
  */
@@ -22,11 +22,11 @@ struct lab_mirror {
 
 void lab_mirror_make(struct lab_mirror *mirror, tess_backend backend);
 
-/* Where a buffer's data lies on the backend, a copy of what it holds now; NULL and *why when
+/* Place of a buffer's data on the backend, a copy of what it holds now; NULL and *why when
  * that fails. */
 void *lab_mirror_add(struct lab_mirror *mirror, const struct lab_buffer *buffer);
 
-/* The same for a tensor: *view is its view there. 0, or -1 and *why. */
+/* Adds a tensor: *view is its view there. 0, or -1 and *why. */
 int lab_mirror_tensor(struct lab_mirror *mirror, const struct lab_tensor *tensor,
                       tess_tensor *view);
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* Scratch of one thread: of a row's keys, and rows of tensors. */
-struct scratch {
+struct gradients_scratch {
     int64_t *keys;       /* [n_kv] */
     double *plain;       /* [n_kv] scaled scores */
     double *weights;     /* [n_kv] scores as modified, then P */
@@ -27,7 +27,7 @@ struct work {
     int64_t heads_kv, d_qk, d_v;
 };
 
-static int scratch_make(struct scratch *s, const struct work *w) {
+static int scratch_make(struct gradients_scratch *s, const struct work *w) {
     const size_t n = (size_t)w->sizes.n_kv, d = (size_t)w->d_qk, dv = (size_t)w->d_v;
     double **const arrays[] = {&s->plain, &s->weights, &s->size, &s->walk, &s->k_norm, &s->k,
                                &s->v,     &s->q,       &s->d_q,  &s->mean, &s->d_o,    &s->o};
@@ -39,7 +39,7 @@ static int scratch_make(struct scratch *s, const struct work *w) {
     return made && s->keys ? 0 : -1;
 }
 
-static void scratch_free(struct scratch *s) {
+static void scratch_free(struct gradients_scratch *s) {
     void *const all[] = {s->keys, s->plain, s->weights, s->size, s->walk, s->k_norm, s->k,
                          s->v,    s->q,     s->d_q,     s->mean, s->d_o,  s->o};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -61,7 +61,7 @@ static double dot_squares(const double *x, const double *y, int64_t n) {
     return sum;
 }
 
-/* What a row knows of its scores. */
+/* A row's scores in sum. */
 struct softmax {
     int64_t n;          /* listed keys */
     int empty;          /* lists none, or all scores are -Inf */
@@ -70,8 +70,8 @@ struct softmax {
 };
 
 /* The size of key e's score: what M is the largest of. */
-static double score_size(const struct work *w, const struct scratch *s, int64_t e, double q_norm,
-                         double score) {
+static double score_size(const struct work *w, const struct gradients_scratch *s, int64_t e,
+                         double q_norm, double score) {
     const double norms = 0.5 * fabs(w->scoring.scale) * q_norm * sqrt(s->k_norm[s->keys[e]]);
     double size = isfinite(norms) ? norms : 0;
     if (isfinite(s->plain[e]))
@@ -80,7 +80,7 @@ static double score_size(const struct work *w, const struct scratch *s, int64_t 
 }
 
 /* P of a row's keys, without its sink. */
-static struct softmax weigh(const struct work *w, const struct scratch *s,
+static struct softmax weigh(const struct work *w, const struct gradients_scratch *s,
                             const struct lab_place *at, int64_t n) {
     struct softmax row = {.n = n, .left = 1};
     const double q_norm = sqrt(dot(s->q, s->q, w->d_qk));
@@ -128,12 +128,12 @@ static void size_add(struct lab_gradient_size *s, double a, double b, double w, 
 /* The size of weights that f32 cannot hold, and of the sums' smallest products. */
 #define LEAST_WEIGHT 0x1p-126
 #define LEAST_NUMBER 0x1p-149
-/* What dS loses, whatever its size, when it becomes an operand of a product: bf16, or TF32. The staged
+/* Loss of dS, whatever its size, when it becomes an operand of a product: bf16, or TF32. The staged
  * pipeline multiplies it by the scale before, the fused one after. */
 static const double least_operand[] = {
     [TESS_F32] = 0x1p-137, [TESS_F16] = 0x1p-137, [TESS_BF16] = 0x1p-134};
 
-/* What one row adds to the gradients of its head. */
+/* Gradients of a head, to which each row adds. */
 struct sums {
     double *d_k, *d_v, *d_slope, *d_sink; /* [n_kv][d_qk], [n_kv][d_v], one, one */
     struct lab_gradient_size *of_q, *of_k, *of_v, *of_slope, *of_sink;
@@ -142,15 +142,15 @@ struct sums {
 /* Sizes of row i that all its pairs share. */
 struct rounding {
     double t;               /* t_i: of what rounding o does to dO . o */
-    double q_norm, do_norm; /* of the row */
+    double q_norm, do_norm; /* norms of the row */
     double do_sum;          /* sum of |dO_d| */
     double distance;        /* sum of P (j - p_i) */
 };
 
 /* One pair: listed key e of the row, whose dP is d_p and whose weight is multiplied by z. */
-static void pair(const struct work *w, const struct scratch *s, const struct lab_place *at,
-                 const struct softmax *row, const struct sums *to, struct rounding *r, int64_t e,
-                 double d_lse, double delta) {
+static void pair(const struct work *w, const struct gradients_scratch *s,
+                 const struct lab_place *at, const struct softmax *row, const struct sums *to,
+                 struct rounding *r, int64_t e, double d_lse, double delta) {
     const int64_t j = s->keys[e];
     const double *k = s->k + j * w->d_qk, *v = s->v + j * w->d_v;
     const double z = lab_drops(&w->scoring, &w->sizes, at, j) ? 0 : lab_kept(&w->scoring);
@@ -167,7 +167,7 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
     const double of_query = lab_score_error(s->walk[e], row->m),
                  of_key = lab_score_error(s->walk[e], m);
     const double least_score = scale * least + fmax(scale, 1) * least_operand[w->in->q->type];
-    /* Of an error of 1 in o's elements: what it does to dS before the factor, and after. */
+    /* Effect of an error of 1 in o's elements on dS, before the factor and after. */
     const double of_o = p * left * r->do_sum, of_score = fabs(factor) * of_o;
     for (int64_t d = 0; d < w->d_qk; d++) {
         s->d_q[d] += d_s * k[d];
@@ -192,8 +192,8 @@ static void pair(const struct work *w, const struct scratch *s, const struct lab
 }
 
 /* o_i, without what the sink takes. */
-static void output(const struct work *w, const struct scratch *s, const struct lab_place *at,
-                   int64_t n) {
+static void output(const struct work *w, const struct gradients_scratch *s,
+                   const struct lab_place *at, int64_t n) {
     for (int64_t d = 0; d < w->d_v; d++)
         s->o[d] = 0;
     for (int64_t e = 0; e < n; e++)
@@ -211,7 +211,7 @@ static int not_finite(const double *x, int64_t n) {
 }
 
 /* Marks the row and the keys that it lists, where it or one of them holds NaN or Inf. */
-static void mark(const struct scratch *s, const struct sums *to, int64_t n, int bad) {
+static void mark(const struct gradients_scratch *s, const struct sums *to, int64_t n, int bad) {
     for (int64_t e = 0; e < n && !bad; e++)
         bad = isnan(s->k_norm[s->keys[e]]);
     to->of_q->bad = bad ? LAB_MAY_BE_NAN : 0;
@@ -222,7 +222,7 @@ static void mark(const struct scratch *s, const struct sums *to, int64_t n, int 
 }
 
 /* Whether the o that runs are given, which has what the sink left, is past its type. */
-static int o_overflows(const struct work *w, const struct scratch *s, double left) {
+static int o_overflows(const struct work *w, const struct gradients_scratch *s, double left) {
     float x;
     for (int64_t d = 0; d < w->d_v; d++) {
         lab_put(&x, w->in->o_type, 0, left * s->o[d]);
@@ -233,7 +233,7 @@ static int o_overflows(const struct work *w, const struct scratch *s, double lef
 }
 
 /* One query: its dQ, and what it adds to dK, dV, slopes and sinks of its head. */
-static void row(const struct work *w, const struct scratch *s, const struct lab_place *at,
+static void row(const struct work *w, const struct gradients_scratch *s, const struct lab_place *at,
                 const struct sums *to) {
     const struct lab_gradients_of *in = w->in;
     const int64_t x = (at->b * w->sizes.heads_q + at->h) * w->sizes.n_q + at->i;
@@ -246,42 +246,42 @@ static void row(const struct work *w, const struct scratch *s, const struct lab_
     lab_load_row(s->d_o, in->d_o, at->b, at->h, at->i);
     if (in->d_lse)
         lab_load_row(&d_lse, in->d_lse, at->b, at->h, at->i);
-    const struct softmax of = weigh(w, s, at, n);
-    if (!of.empty)
+    const struct softmax softmax = weigh(w, s, at, n);
+    if (!softmax.empty)
         output(w, s, at, n);
     const int bad = not_finite(s->q, w->d_qk) || not_finite(s->d_o, w->d_v) || isnan(d_lse * 0) ||
-                    (!of.empty && o_overflows(w, s, of.left));
+                    (!softmax.empty && o_overflows(w, s, softmax.left));
     if (n > 0)
         mark(s, to, n, bad);
-    if (of.empty) {
+    if (softmax.empty) {
         to->of_q->empty = 1;
         return;
     }
     for (int64_t d = 0; d < w->d_qk; d++)
         s->d_q[d] = s->mean[d] = 0;
-    const double delta = of.left * dot(s->d_o, s->o, w->d_v);
-    struct rounding r = {.t = of.left * sqrt(dot_squares(s->d_o, s->o, w->d_v)),
+    const double delta = softmax.left * dot(s->d_o, s->o, w->d_v);
+    struct rounding r = {.t = softmax.left * sqrt(dot_squares(s->d_o, s->o, w->d_v)),
                          .q_norm = sqrt(dot(s->q, s->q, w->d_qk)),
                          .do_norm = sqrt(dot(s->d_o, s->d_o, w->d_v))};
     for (int64_t d = 0; d < w->d_v; d++)
         r.do_sum += fabs(s->d_o[d]);
     for (int64_t e = 0; e < n; e++)
-        pair(w, s, at, &of, to, &r, e, d_lse, delta);
+        pair(w, s, at, &softmax, to, &r, e, d_lse, delta);
     if (isnan(s->weights[0]))
         to->of_q->bad = LAB_IS_NAN;
     memcpy(w->out->q.value + x * w->d_qk, s->d_q, (size_t)w->d_qk * sizeof *s->d_q);
-    const double t = of.left * r.t;
+    const double t = softmax.left * r.t;
     to->of_q->b = t * t * dot(s->mean, s->mean, w->d_qk);
     to->of_slope->b += t * t * r.distance * r.distance;
     if (w->scoring.sink) {
-        *to->d_sink -= of.taken * delta;
-        size_add(to->of_sink, of.taken * delta, of.taken * r.t, of.taken * d_lse, 0, LEAST_NUMBER,
-                 of.taken * r.do_sum, of.m);
+        *to->d_sink -= softmax.taken * delta;
+        size_add(to->of_sink, softmax.taken * delta, softmax.taken * r.t, softmax.taken * d_lse, 0,
+                 LEAST_NUMBER, softmax.taken * r.do_sum, softmax.m);
     }
 }
 
 /* All queries that read one key/value head. slopes and sinks: of the batch's heads. */
-static void head(const struct work *w, const struct scratch *s, int64_t b, int64_t hk) {
+static void head(const struct work *w, const struct gradients_scratch *s, int64_t b, int64_t hk) {
     const int64_t n = w->sizes.n_kv, group = w->sizes.heads_q / w->heads_kv;
     const int64_t key = (b * w->heads_kv + hk) * n;
     struct lab_gradients *out = w->out;
@@ -325,7 +325,7 @@ static int make(struct lab_gradients *out, const struct work *w) {
     const int lacking = gradient_make(&out->q, queries, w->d_qk) |
                         gradient_make(&out->k, keys, w->d_qk) |
                         gradient_make(&out->v, keys, w->d_v) |
-                        gradient_make(&out->alibi, h, 1) | /* of each batch, then of all */
+                        gradient_make(&out->alibi, h, 1) | /* each batch's, then all batches' */
                         gradient_make(&out->sink, h, 1);
     return lacking ? -1 : 0;
 }
@@ -368,7 +368,7 @@ int lab_gradients_run(struct lab_gradients *out, const struct lab_gradients_of *
         return -1;
 #pragma omp parallel if (batch * w.heads_kv > 1)
     {
-        struct scratch s;
+        struct gradients_scratch s;
         const int lacking = scratch_make(&s, &w);
         if (lacking)
 #pragma omp atomic write

@@ -21,16 +21,16 @@
 /* NaN or Inf of an input may be met; all of the row is NaN, as a score of its query is NaN or +Inf. */
 enum { LAB_MAY_BE_NAN = 1, LAB_IS_NAN = 2 };
 
-/* What the bound of one row is made of: norms over the elements of the row. */
+/* Terms of the bound of one row: norms over the elements of the row. */
 struct lab_gradient_size {
     double a;            /* A: of independent roundings of the sum's terms */
     double b;            /* B: of what rounding o does to delta */
     double w;            /* W: of cancellation in dP - delta */
     double x;            /* X: of what rounding partial sums of scores does to weights */
     double least;        /* absolute: of weights too small for f32, and of subnormal products */
-    double of_o;         /* what an error of 1 in all elements of o's rows may add, at most */
+    double of_o;         /* most that an error of 1 in all elements of o's rows may add */
     double m;            /* M of the rows that meet here */
-    int64_t terms;       /* of the sum */
+    int64_t terms;       /* terms of the sum */
     unsigned char bad;   /* LAB_MAY_BE_NAN, LAB_IS_NAN */
     unsigned char empty; /* dQ: the query lists no key, or all scores are -Inf */
 };
@@ -53,7 +53,7 @@ struct lab_gradients_of {
     const tess_tensor *d_lse; /* NULL: zeros */
     const tess_pattern *pattern;
     const struct lab_scoring *scoring; /* NULL: plain attention */
-    tess_type o_type;                  /* of the o that runs are given: elements past it are Inf */
+    tess_type o_type; /* type of the o that runs are given: elements past it are Inf */
 };
 
 /* Answers 0, or -1 without memory. lab_gradients_free releases *out whichever it was. */

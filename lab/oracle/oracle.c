@@ -15,7 +15,7 @@ struct inputs {
 };
 
 /* Scratch of one thread. */
-struct scratch {
+struct oracle_scratch {
     int64_t *keys;   /* [n_kv] */
     double *weights; /* [n_kv] scores, then weights */
     double *size;    /* [n_kv] what a score's rounding grows with */
@@ -24,7 +24,7 @@ struct scratch {
     double *squares; /* [d_v] sum of p^2 v^2 */
 };
 
-static int scratch_make(struct scratch *s, const struct inputs *in) {
+static int scratch_make(struct oracle_scratch *s, const struct inputs *in) {
     size_t n = (size_t)in->sizes.n_kv, d = (size_t)in->q->size[3], dv = (size_t)in->v->size[3];
     s->keys = malloc(n * sizeof *s->keys);
     s->weights = malloc(n * sizeof *s->weights);
@@ -36,7 +36,7 @@ static int scratch_make(struct scratch *s, const struct inputs *in) {
     return s->keys && s->weights && s->size && s->walk && s->q && s->kv && s->squares ? 0 : -1;
 }
 
-static void scratch_free(struct scratch *s) {
+static void scratch_free(struct oracle_scratch *s) {
     free(s->keys);
     free(s->weights);
     free(s->size);
@@ -88,7 +88,8 @@ static void load_key(double *out, const struct inputs *in, int64_t b, int64_t h,
 }
 
 /* Takes keys whose page there is not out of row x. */
-static void drop(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
+static void drop(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                 struct oracle_scratch *s) {
     int64_t n = 0, at[2];
     for (int64_t e = 0; e < out->keys[x]; e++)
         if (key_place(in, out->place[x].b, s->keys[e], at))
@@ -98,8 +99,8 @@ static void drop(struct lab_oracle *out, int64_t x, const struct inputs *in, str
 
 /* Scores of row x into s->weights. Answers their maximum, NaN when one is NaN or +Inf; sets whether
  * the row lists a bad K row. */
-static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
-                     int64_t hk) {
+static double scores(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                     struct oracle_scratch *s, int64_t hk) {
     const struct lab_place *at = &out->place[x];
     int64_t d_qk = in->q->size[3];
     double top = -(double)INFINITY, q_square = 0;
@@ -138,8 +139,8 @@ static const tess_tensor *v_scale(const struct inputs *in) {
 
 /* X of row x: errors of scores change o by p (z v - o) each, and lse by p. sum, sum_sink: of weights,
  * without the sink and with it. */
-static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s,
-                  int64_t hk, double sum, double sum_sink) {
+static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                  struct oracle_scratch *s, int64_t hk, double sum, double sum_sink) {
     const struct lab_place *at = &out->place[x];
     double of_o = 0, of_lse = 0;
     for (int64_t e = 0; e < out->keys[x]; e++) {
@@ -159,7 +160,8 @@ static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in, st
     out->lse_drift[x] = sqrt(of_lse);
 }
 
-static void row(struct lab_oracle *out, int64_t x, const struct inputs *in, struct scratch *s) {
+static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                struct oracle_scratch *s) {
     const struct lab_place *at = &out->place[x];
     int64_t d_v = out->d_v, heads = in->q->size[1];
     int64_t hk = at->h / (heads / in->k->size[1]), head = at->h / (heads / in->lists_heads);
@@ -258,7 +260,7 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
         in.scoring.scale = 1 / sqrt((double)q->size[3]);
 #pragma omp parallel if (out->rows > 64)
     {
-        struct scratch s;
+        struct oracle_scratch s;
         int lacking = scratch_make(&s, &in);
         if (lacking)
 #pragma omp atomic write

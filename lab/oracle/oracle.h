@@ -12,7 +12,7 @@ enum { LAB_BAD_K = 1, LAB_BAD_V = 2, LAB_MET_V = 4 };
 /* Row x of the answer is query place[x].i of head place[x].h of batch place[x].b. */
 struct lab_oracle {
     int64_t rows, d_v;
-    tess_type type;          /* what weights may be rounded to: q's, but see lab_rounds */
+    tess_type type;          /* type to which weights may be rounded: q's, but see lab_rounds */
     int drops;               /* some weights are dropped */
     int is_mean;             /* o is a mean of V as stored, and so within V's type */
     struct lab_place *place; /* [rows] */

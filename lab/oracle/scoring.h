@@ -25,9 +25,9 @@ struct lab_caching {
 struct lab_scoring {
     double scale, softcap;
     const float *alibi, *sink; /* [heads_q], NULL: none */
-    int64_t dropped;           /* of 65536 */
+    int64_t dropped;           /* weights dropped, of 65536 */
     uint64_t seed;
-    /* Where this problem lies in a longer one. Added to: a head's number b * heads + h (heads 0: as many as
+    /* Place of this problem in a longer one. Added to: a head's number b * heads + h (heads 0: as many as
      * q has); queries; keys; positions i + n_kv - n_q of queries. */
     int64_t first_head, heads, first_query, first_key, position;
     const int32_t *key_positions;    /* [n_kv], NULL: j + first_key */
@@ -35,7 +35,7 @@ struct lab_scoring {
     const struct lab_caching *cache; /* NULL: keys and values are the tensors' rows */
 };
 
-/* What the definitions need of a problem. */
+/* Sizes of a problem that the definitions need. */
 struct lab_sizes {
     int64_t heads_q, n_q, n_kv;
 };

@@ -5,13 +5,13 @@
 #include "lab/oracle/gradients.h"
 #include "lab/memory/guard.h"
 
-/* What a run reads; without memory where the case has none. */
+/* Tensors that a run reads; without memory where the case has none. */
 struct lab_given {
     struct lab_tensor d_o, d_lse, o_rest;
     struct lab_tensor delta; /* tess_delta writes it */
 };
 
-/* What a run writes; without memory where it is not wanted. */
+/* Tensors and arrays that a run writes; without memory where it is not wanted. */
 struct lab_wanted {
     struct lab_tensor d_q, d_k, d_v;
     struct lab_buffer d_alibi, d_sink; /* [heads_q] f32 */

@@ -16,14 +16,14 @@
 struct lab_cache {
     int v_in_k, k_rows, v_rows;         /* rows: scales are of each */
     struct lab_buffer table;            /* no data: not paged */
-    int64_t table_stride;               /* as a run is given it */
+    int64_t table_stride;               /* entries from row to row, for a run */
     struct lab_tensor q, k, v;          /* paged, or first views; no data: as the case's tensors */
     struct lab_tensor q_rope, k_rope;   /* no data: none */
     struct lab_tensor k_scale, v_scale; /* no data: none */
-    struct lab_caching of;              /* for the oracle */
+    struct lab_caching caching;         /* for the oracle */
 };
 
-/* What a cache is like. */
+/* Sizes, types and layout of a cache. */
 struct lab_cache_shape {
     int64_t batch, heads_q, heads_kv, n_q, n_kv, d_qk, d_v;
     tess_type q_type, k_type, v_type, k_rope_type;
@@ -59,12 +59,12 @@ void lab_cache_store(struct lab_cache *cache, const tess_tensor *q, const tess_t
 
 enum { LAB_CACHE_VIEWS = 4 };
 
-/* Where table, scales and second views lie on the mirror's backend; the views stay, as arguments are told
+/* Places of table, scales and second views on the mirror's backend; the views stay, as arguments are told
  * of them. 0, or -1 and the mirror's why. */
 int lab_cache_place(const struct lab_cache *cache, struct lab_mirror *mirror,
                     tess_tensor views[LAB_CACHE_VIEWS], tess_arguments *arguments);
 
-/* What runs are given for q, k or v. */
+/* Tensors that runs are given for q, k or v. */
 static inline const struct lab_tensor *lab_cache_q(const struct lab_cache *cache,
                                                    const struct lab_tensor *q) {
     return cache->q.buffer.base ? &cache->q : q;

@@ -20,7 +20,7 @@ struct lab_modifiers {
 int lab_modifiers_make(struct lab_modifiers *m, const struct lab_case *c);
 void lab_modifiers_free(struct lab_modifiers *m);
 
-/* Where they lie on the mirror's backend. 0, or -1 and the mirror's why. */
+/* Places of the arrays on the mirror's backend. 0, or -1 and the mirror's why. */
 int lab_modifiers_place(const struct lab_modifiers *m, struct lab_mirror *mirror,
                         tess_arguments *arguments);
 
@@ -28,7 +28,7 @@ int lab_modifiers_place(const struct lab_modifiers *m, struct lab_mirror *mirror
 int lab_modifiers_check(const struct lab_modifiers *m, char why[LAB_WHY]);
 uint64_t lab_modifiers_hash(const struct lab_modifiers *m);
 
-/* What the oracle makes of them, and of the case's scale. */
+/* Scoring by the arrays and the case's scale, for the oracle. */
 struct lab_scoring lab_modifiers_scoring(const struct lab_modifiers *m, const struct lab_case *c);
 
 #endif

@@ -15,19 +15,19 @@
 struct lab_planned {
     tess_plan *plan;
     tess_backend backend;
-    struct lab_buffer image; /* as it was filled */
+    struct lab_buffer image; /* bytes as filled */
     struct lab_mirror home;
     void *place; /* NULL: the plan has no image */
     uint64_t hash;
     const struct lab_listed *listed; /* reserved: what the image is filled from, NULL: uploaded */
-    tess_device_pattern lists;       /* the same where the plan's fills find it */
+    tess_device_pattern lists;       /* listed's pattern where the plan's fills find it */
 };
 
 /* Plans and fills the image. Not TESS_OK: error says why. lab_planned_free in either case. */
 tess_status lab_planned_make(struct lab_planned *planned, const tess_problem *problem,
                              const tess_pattern *pattern, const tess_target *target,
                              tess_error *error);
-/* The same of a reserved plan. A run that is replayed as a graph fills the image again in it. */
+/* Reserves a plan and fills its image. A run that is replayed as a graph fills the image again in it. */
 tess_status lab_planned_reserve(struct lab_planned *planned, const tess_problem *problem,
                                 const struct lab_listed *listed, const tess_target *target,
                                 tess_error *error);
@@ -44,12 +44,12 @@ struct lab_run {
     struct lab_tensor *o, *lse;
     enum lab_launch launch;
     const struct lab_modifiers *modifiers; /* NULL: none */
-    const struct lab_cache *cache;         /* of k and v; NULL: none */
+    const struct lab_cache *cache;         /* how k and v are held; NULL: as they are */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };
 
-/* What a call is handed, as the backend sees it: not to be moved. */
+/* Arguments of a call, as the backend sees them: not to be moved. */
 enum { LAB_RUN_PARTS = 16 };
 struct lab_sight {
     struct lab_mirror mirror;

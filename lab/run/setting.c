@@ -157,20 +157,20 @@ struct lab_run lab_setting_run(struct lab_setting *s, const struct lab_planned *
 struct lab_scoring lab_setting_scoring(const struct lab_setting *s) {
     struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
     scoring.lengths = s->listed.today;
-    scoring.cache = &s->cache.of;
+    scoring.cache = &s->cache.caching;
     return scoring;
 }
 
 int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *pattern,
                           struct lab_gradients *gradients) {
     const struct lab_scoring scoring = lab_setting_scoring(s);
-    const struct lab_gradients_of of = {&s->q.view,
-                                        &s->k.view,
-                                        &s->v.view,
-                                        &s->given.d_o.view,
-                                        s->c.d_lse ? &s->given.d_lse.view : NULL,
-                                        pattern,
-                                        &scoring,
-                                        s->o.view.type};
-    return lab_gradients_run(gradients, &of);
+    const struct lab_gradients_of inputs = {&s->q.view,
+                                            &s->k.view,
+                                            &s->v.view,
+                                            &s->given.d_o.view,
+                                            s->c.d_lse ? &s->given.d_lse.view : NULL,
+                                            pattern,
+                                            &scoring,
+                                            s->o.view.type};
+    return lab_gradients_run(gradients, &inputs);
 }

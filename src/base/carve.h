@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #define CARVE_ALIGNMENT 64
-#define IMAGE_ALIGNMENT 256 /* of a plan's image in device memory */
+#define IMAGE_ALIGNMENT 256 /* bytes: a plan's image in device memory */
 
 /*
  * Walk once with base NULL to learn `used`, once with the memory to learn the places; the walks

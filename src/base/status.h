@@ -14,12 +14,12 @@ tess_status error_set(tess_error *error, tess_status status, const char *functio
                       const char *argument, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The same for something at a byte offset of a string. */
+/* Error at a byte offset of a string. */
 tess_status error_set_at(tess_error *error, tess_status status, const char *function,
                          const char *argument, int64_t position, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
-/* The same for a fault in block lists, with its place (-1 where it does not apply). */
+/* Error of a fault in block lists, with its place (-1 where it does not apply). */
 tess_status error_set_list(tess_error *error, tess_list_fault fault, const char *function,
                            const char *argument, int64_t batch, int64_t head, int64_t row,
                            int64_t position, const char *format, ...)

@@ -37,10 +37,10 @@
     CPU_DECLARE_STEM(gradient_rows, level)
 CPU_LEVELS(CPU_DECLARE)
 
-/* Of every level (forward/merge.c). */
+/* Merging, at every level (forward/merge.c). */
 tess_status cpu_merge(const struct merge_args *args, tess_error *error);
 
-/* Of reserved plans (fill.c). */
+/* Fills of reserved plans (fill.c). */
 int64_t cpu_fill_workers(const tess_target *target);
 tess_status cpu_fill(const struct fill_job *job, tess_error *error);
 
@@ -56,7 +56,7 @@ static inline int cpu_listed_fits(const struct problem *p) {
            p->d_qk <= CPU_LISTED_MOST;
 }
 
-/* The same of the backward, which computes scores of dO and V as well, and modifies none there. */
+/* Likewise for the backward, which computes scores of dO and V as well, and modifies none there. */
 static inline int cpu_gradients_listed_fit(const struct problem *p) {
     const struct modifiers *m = &p->modifiers;
     return cpu_listed_fits(p) && p->d_v <= CPU_LISTED_MOST && m->softcap == 0 && !m->alibi &&

@@ -38,7 +38,7 @@ int64_t cpu_fill_workers(const tess_target *target) {
     return PLAN_CPU_WORKERS;
 }
 
-/* What is wrong first, as an error: with a row, and with an entry of one. */
+/* The first fault as an error: with a row, and with an entry of one. */
 static tess_status first_tell(const struct fill_job *job, uint64_t first, tess_error *error) {
     static const char *const rows[] = {
         [FILL_FALLS] = "row_ptr falls",
@@ -56,7 +56,7 @@ static tess_status first_tell(const struct fill_job *job, uint64_t first, tess_e
                                      : (at.position < 0 ? rows : entries)[at.wrong]);
 }
 
-/* Where the plan is strict the header of lists with a fault stays 0: no run takes the image. */
+/* Headers of lists with a fault stay 0 where the plan is strict: no run takes the image. */
 tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
     struct fill_counts counts;
     fill_lists(job->shape, job->pattern, &job->arrays, &counts);

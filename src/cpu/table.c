@@ -44,7 +44,7 @@ static int avx512bf16_present(void) {
     return avx512_present() && __builtin_cpu_supports("avx512bf16");
 }
 
-enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* of arch_prctl */
+enum { AMX_SUPPORTED = 0x1021, AMX_REQUEST = 0x1023, AMX_TILE_DATA = 18 }; /* arch_prctl's */
 
 /* Linux has the registers of AMX, and gives them to a process that asks, which it may do again. A
  * test of the level (tests/kernels/bf16_pairs.c) has an emulated unit, which needs neither. */
@@ -52,7 +52,7 @@ static int amx_unit(void) {
 #if defined(CPU_AMX_EMULATED)
     return 1;
 #else
-    enum { BITS = 1 << 22 | 1 << 24 }; /* of cpuid: AMX-BF16, AMX-TILE */
+    enum { BITS = 1 << 22 | 1 << 24 }; /* bits of cpuid: AMX-BF16, AMX-TILE */
     unsigned a, b, c, d;
     uint64_t supported = 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BITS) == BITS &&
@@ -287,7 +287,7 @@ CPU_BUILT(LEVEL_UNUSABLE)
                .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
                .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9)
 
-/* Of each level; the backward of amx is not fitted, and neon, never measured, costs what portable does. */
+/* Kernels by level; the backward of amx is not fitted, and neon, never measured, costs what portable does. */
 #define KERNELS_amx KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9)
 #define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9)
 #define KERNELS_avx512                                                                             \

@@ -110,7 +110,7 @@ static int64_t bits_count(const struct filler *f, int64_t row) {
     return n;
 }
 
-/* Where a row of BLOCK_ROWS begins and ends, row counting over all lists. */
+/* Begin and end of a row of BLOCK_ROWS, row counting over all lists. */
 static const int64_t *row_ends(const struct filler *f, int64_t row) {
     return f->pattern->row_ptr + row + row / f->shape->rows;
 }
@@ -302,7 +302,7 @@ static void ranges_put(const struct fill_shape *s, struct tile_sink *sink,
 
 /* ---- block rows ---- */
 
-/* What a block row lists: blocks, which stand in the first tile's places for runs, or ranges. */
+/* Contents of a block row: blocks, which stand in the first tile's places for runs, or ranges. */
 struct row_entries {
     int32_t *block, n;
     int32_t range[FILL_RANGES][2];

@@ -12,28 +12,28 @@
 
 /* Runs of one range that a cut goes through (fill_range_cut): full ones, and bands. */
 #define FILL_RANGE_BANDS 2
-#define FILL_RANGES 4 /* of a block row at most */
+#define FILL_RANGES 4 /* entries of a block row at most */
 
-/* What a fill is told when a plan is reserved. */
+/* Facts of a fill that are known when a plan is reserved. */
 struct fill_shape {
     tess_form form;
     int64_t n_q, n_kv, block_q, block_kv;
-    int64_t batch, heads;   /* of the pattern */
-    int64_t batches;        /* of the problem: each has lists of its own, as its length differs */
+    int64_t batch, heads;   /* the pattern's */
+    int64_t batches;        /* the problem's: each has lists of its own, as its length differs */
     int64_t rows, cols;     /* block rows of a list, block columns */
-    int64_t capacity;       /* as in tess_device_pattern */
+    int64_t capacity;       /* see tess_device_pattern */
     int64_t cut_lo, cut_hi; /* within +-2^33 */
     int cut;                /* whether there is one */
     int32_t threads;
     int32_t tile_rows;
     int64_t row_tiles; /* query tiles of a whole block row */
-    int64_t tiles;     /* of a list */
+    int64_t tiles;     /* query tiles of a list */
 };
 
-/* What a fill counts; tess_fill_report, but for items. */
+/* Counts of a fill; tess_fill_report, but for items. */
 struct fill_counts {
     int64_t faults, overflows, keys, pairs; /* pairs: of one head for each list */
-    uint64_t first;                         /* of fill_order, FILL_NOWHERE: nothing is wrong */
+    uint64_t first; /* number by fill_order, FILL_NOWHERE: nothing is wrong */
 };
 
 /* Arrays of the image, placed. Tile T of lists has full runs full_ptr[T] ... full_end[T] - 1, and of
@@ -50,7 +50,7 @@ struct fill_arrays {
 /* Takes the arrays' room: as much as the shape's capacity needs. */
 void fill_take(struct carve *c, const struct fill_shape *shape, struct fill_arrays *a);
 
-/* Where something is wrong, from the number that fill_order gave it. */
+/* Place of a fault, from the number that fill_order gave it. */
 struct fill_place {
     enum fill_wrong wrong;
     int64_t batch, head, row, position; /* -1: does not apply */

@@ -23,7 +23,7 @@ FILL_RULE int64_t fill_most(int64_t a, int64_t b) {
 
 #define FILL_MAGIC UINT64_C(0x4c4c494653534554) /* "TESSFILL" */
 
-/* What an image begins with: TESS_REPORT_SIZE bytes, those behind these members 0. */
+/* Header of an image: TESS_REPORT_SIZE bytes, those behind these members 0. */
 struct fill_header {
     uint64_t magic, layout;                        /* FILL_MAGIC, and a number of the plan */
     int64_t faults, overflows, keys, items, pairs; /* tess_fill_report */
@@ -42,13 +42,13 @@ FILL_RULE int fill_is_of(const struct fill_header *header, uint64_t layout) {
 /* Kinds, in the order of tess_list_fault. All but FILL_OVERFLOW are faults. */
 enum fill_wrong { FILL_FALLS, FILL_NEGATIVE, FILL_OUT_OF_RANGE, FILL_OVERFLOW, FILL_RIGHT };
 
-/* Where within a block row: its batch's length, which the batch's first row tells; the row; entry e. */
+/* Places within a block row: its batch's length, which the batch's first row tells; the row; entry e. */
 #define FILL_AT_LENGTH 0
 #define FILL_AT_ROW 1
 #define FILL_AT_ENTRY(e) (2 + (int64_t)(e))
 
 /*
- * What is wrong and where in one number, so that the lowest is the first of any order of threads:
+ * Kind and place of a fault in one number, so that the lowest is the first of any order of threads:
  *
  *     | kind, 2 bits | (block row over all lists of all batches) * (capacity + 2) + where within it, 62 bits |
  *
@@ -154,7 +154,7 @@ FILL_RULE int32_t fill_ranges(const int32_t *given, int32_t n, int32_t length,
 
 /* ---- the cut ---- */
 
-/* Of a query tile: its row r lists key j where low <= j - r <= high. */
+/* Bounds of a query tile: its row r lists key j where low <= j - r <= high. */
 struct fill_cut {
     int64_t low, high;
     int32_t rows;
@@ -182,7 +182,7 @@ FILL_RULE struct fill_run fill_run_cut(const struct fill_cut *cut, int32_t begin
     return run;
 }
 
-/* The same keys as up to three runs: a full one between two that the edges of the cut go through. */
+/* Keys as up to three runs: a full one between two that the edges of the cut go through. */
 FILL_RULE int32_t fill_range_cut(const struct fill_cut *cut, int32_t begin, int32_t end,
                                  struct fill_run out[3]) {
     const struct fill_run whole = fill_run_cut(cut, begin, end);
@@ -224,7 +224,7 @@ FILL_RULE struct fill_columns fill_columns_cut(const struct fill_cut *cut, int64
     return c;
 }
 
-/* Of 32 columns that begin at `first` those within begin ... end - 1, column first + c as bit c. */
+/* Columns within begin ... end - 1, of 32 that begin at `first`, column first + c as bit c. */
 FILL_RULE uint32_t fill_bits_from(uint32_t begin, uint32_t first) {
     return begin <= first ? UINT32_MAX : begin - first < 32 ? UINT32_MAX << (begin - first) : 0;
 }
@@ -275,7 +275,7 @@ FILL_RULE int64_t fill_parts_most(const struct fill_splits *s, int64_t keys) {
 /* Parts of a tile of so many keys. Over all tiles they are at most as many as tiles and twice the workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
-        return 1; /* as the divisions say, which 32 bits hold now */
+        return 1; /* the answer of the divisions below, which 32 bits hold now */
     const uint32_t most = (uint32_t)keys / (uint32_t)fill_fewest(s, keys);
     const uint32_t shares = (uint32_t)(s->item + keys) / (uint32_t)share + !s->whole;
     return (int32_t)fill_most(1, fill_least(most, shares));

@@ -37,7 +37,7 @@ static struct packer packer_of(const struct bcsr *m, int32_t tile_rows) {
     return p;
 }
 
-/* Where the query tiles begin, one past the last at the end; NULL when memory ran out. */
+/* First rows of the query tiles, one past the last at the end; NULL when memory ran out. */
 static int64_t *tile_rows_make(const struct packer *p) {
     int64_t *row = malloc(((size_t)p->tiles + 1) * sizeof *row);
     for (int64_t t = 0; row && t <= p->tiles; t++)

@@ -74,11 +74,11 @@ size_t lists_memory(const struct lists *lists);
 
 /* Sums over the query tiles of all lists. */
 struct lists_sums {
-    double tiles;         /* that list any key */
+    double tiles;         /* query tiles that list any key */
     double full_keys;     /* keys in full runs */
     double masked_keys;   /* keys in the other runs */
     double masked_groups; /* for each of these keys, the groups of LISTS_GROUP rows that list it */
-    double most_keys;     /* of a tile */
+    double most_keys;     /* keys of one tile */
 };
 void lists_sum(struct lists_sums *out, const struct lists *lists);
 

@@ -337,7 +337,7 @@ static int member_lists(const uint64_t *member, int64_t g) {
     return member[g / 64] >> (g % 64) & 1;
 }
 
-/* What the `height` rows of member g of tile t list of column block `col`, as a band: all is one of
+/* Band of column block `col` that the `height` rows of member g of tile t list: all is one of
  * 1 - height ... cols - 1. Answers 0 where it is none; they
  * list nothing where *lo > *hi. */
 static int member_band(const struct packer *p, struct pack_scratch *s, const uint64_t *member,

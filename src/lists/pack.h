@@ -7,13 +7,13 @@
 #define PACK_MAX_ROWS 256
 #define PACK_MAX_WORDS (PACK_MAX_ROWS / 64)
 
-/* What does not change from tile to tile. */
+/* Facts of a packing that do not change from tile to tile. */
 struct packer {
     const struct bcsr *m;
     int32_t tile_rows, words; /* M, words of a row mask */
     int32_t
         members; /* block rows of a tile, or pieces of them; 1: a tile is part of one block row */
-    int64_t member_rows; /* of each: block_q, or a part of it */
+    int64_t member_rows; /* rows of each: block_q, or a part of it */
     int64_t tiles;       /* per list */
     /* Tiles begin every `step` rows, anew every `period` rows, which have tiles_of_period. */
     int64_t step, period, tiles_of_period;
@@ -38,7 +38,7 @@ struct pack_scratch {
 int pack_scratch_make(struct pack_scratch *s, const struct packer *p);
 void pack_scratch_free(struct pack_scratch *s);
 
-/* Where runs go. With full NULL they are only counted. */
+/* Destination of runs. With full NULL runs are only counted. */
 struct pack_sink {
     struct list_run *full;
     struct list_masked *masked[LIST_MASKED_KINDS];
@@ -48,7 +48,7 @@ struct pack_sink {
     int64_t full_keys, masked_keys;
     int64_t masked_groups;                           /* see lists.h */
     int64_t full_end, masked_end[LIST_MASKED_KINDS]; /* key after the last run, -1 = none yet */
-    uint64_t last_mask[PACK_MAX_WORDS];              /* of the last members run */
+    uint64_t last_mask[PACK_MAX_WORDS];              /* row mask of the last members run */
 };
 
 void pack_sink_reset(struct pack_sink *sink);

@@ -5,7 +5,7 @@
 /* Seconds of one thread that it takes to look at an index. */
 #define SECONDS_INDEX 0.6e-9
 
-/* What every builder begins with: *pattern = NULL, the shape taken and resolved. */
+/* First steps of every builder: *pattern = NULL, the shape taken and resolved. */
 static tess_status shape_take(struct bcsr *sizes, tess_pattern **pattern,
                               const tess_pattern_shape *given, int64_t default_block,
                               const char *function, tess_error *error) {
@@ -93,7 +93,7 @@ static int64_t padded_count(const struct padded_lists *l, int64_t row) {
 
 /* The block columns of the block row at hand. */
 static int padded_fill(struct build_row *b, const struct source *s, struct cursor *c) {
-    const struct padded_lists *l = &s->u.columns.of.padded;
+    const struct padded_lists *l = &s->u.columns.from.padded;
     int64_t row = b->list * b->m->rows + b->row, count = padded_count(l, row);
     const int32_t *index = l->indices + row * l->capacity;
     int32_t *columns = build_scratch(c, count * (int64_t)sizeof *columns);
@@ -172,7 +172,7 @@ static tess_status from_padded(tess_pattern **pattern, const struct padded_lists
     struct source source = {.kind = &source_columns, .child = -1, .next = -1};
     source.row_bytes = (double)sum * sizeof *l->indices / (double)(m->batch * m->heads * m->rows);
     source.u.columns.fill = padded_fill;
-    source.u.columns.of.padded = *l;
+    source.u.columns.from.padded = *l;
     return pattern_build(pattern, m, &source, 1, function, error);
 }
 

@@ -28,7 +28,7 @@ struct chunk_band {
     int32_t lo, hi;
 };
 
-/* What a range of block rows gave; entries count from the chunk's first tile. Masks begin on a word
+/* Tiles that a range of block rows gave; entries count from the chunk's first tile. Masks begin on a word
  * each here, unlike in a pattern. */
 struct chunk {
     int32_t *col;

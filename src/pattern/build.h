@@ -25,12 +25,12 @@ struct build_tile {
                          clear; the memory is some cursor's */
 };
 
-/* Where one source stands in the block row at hand. Each thread has one for every source. */
+/* Cursor of one source in the block row at hand. Each thread has one for every source. */
 struct cursor {
     struct build_tile
         answer;     /* the tile last answered; col -1 before the first, cols past the last */
     uint64_t *bits; /* room for one mask, see build_bits */
-    void *scratch;  /* what begin() prepared: n things of `room` bytes, `at` is next */
+    void *scratch;  /* prepared by begin(): n things of `room` bytes, `at` is next */
     int64_t room, n, at;
     uint64_t *bitmap; /* a bit for each block column, all clear, see build_bitmap */
     struct tile_walk walk;
@@ -56,11 +56,11 @@ struct build_row {
     struct cursor *cursors;
     int64_t list, row;
     int64_t rows;     /* queries that exist in it */
-    int64_t position; /* of the first of them: query + n_kv - n_q */
+    int64_t position; /* the first one's: query + n_kv - n_q */
     struct build_document document;
 };
 
-/* What a kind of source does; both answer 0, or -1 when memory ran out. */
+/* Functions of a kind of source; both answer 0, or -1 when memory ran out. */
 struct source_kind {
     int (*begin)(struct build_row *b, int64_t source); /* a new block row; NULL: nothing to do */
     int (*seek)(struct build_row *b, int64_t source, int64_t j); /* fills cursors[source].answer */
@@ -83,7 +83,7 @@ struct padded_lists {
 struct source {
     const struct source_kind *kind;
     int64_t child, next; /* first child, next sibling; -1 = none */
-    double row_bytes;    /* of a caller's arrays that a block row reads, on average */
+    double row_bytes;    /* bytes of a caller's arrays that a block row reads, on average */
     union {
         struct { /* source_band: keys p + lo ... p + hi */
             int64_t lo, hi;
@@ -110,7 +110,7 @@ struct source {
             union {
                 struct draw_rule draw;
                 struct padded_lists padded;
-            } of;
+            } from;
         } columns;
         const struct bcsr *pattern; /* source_pattern: one batch or head serves all */
         const uint8_t *mask;        /* source_mask: bytes [lists][n_q][n_kv] */
@@ -166,7 +166,7 @@ static inline int64_t build_cols(const struct build_row *b) {
 /* Moves cursors[source].answer to the first tile at or after column j (never less than before). */
 int build_seek(struct build_row *b, int64_t source, int64_t j);
 
-/* What a seek() answers with: a full tile of column col, ... */
+/* Answers of a seek(): a full tile of column col, ... */
 struct build_tile *build_answer(struct build_row *b, int64_t source, int64_t col);
 /* ... a tile with a cleared mask to fill in (NULL: no memory), or no more tiles (0). */
 struct build_tile *build_answer_bits(struct build_row *b, int64_t source, int64_t col);

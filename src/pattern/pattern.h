@@ -24,7 +24,7 @@ struct bcsr {
     int64_t batch, heads; /* lists: batch * heads */
     int64_t rows, cols;   /* block rows and columns: ceil(n_q / block_q), ceil(n_kv / block_kv) */
     int64_t n_tiles, n_bands, n_bitmasks;
-    int64_t threads;        /* that the caller allows for building it; 0: as many as are offered */
+    int64_t threads; /* threads that the caller allows for building it; 0: as many as are offered */
     int64_t *row_ptr;       /* [batch * heads][rows + 1] */
     int32_t *col_idx;       /* [n_tiles] */
     int64_t *band_entry;    /* [n_bands] */

@@ -90,11 +90,11 @@ static int draw_distinct(struct build_row *b, struct cursor *c, struct draw *d, 
 }
 
 int draw_random(struct build_row *b, const struct source *s, struct cursor *c) {
-    const struct draw_rule *rule = &s->u.columns.of.draw;
+    const struct draw_rule *rule = &s->u.columns.from.draw;
     struct draw d = draw_begin(b, rule->seed, DRAW_RANDOM, b->row);
     int64_t cols = build_cols(b);
     double scale =
-        log1p(-rule->keep); /* of the geometric gaps between kept blocks; -Inf keeps all */
+        log1p(-rule->keep); /* scale of the geometric gaps between kept blocks; -Inf keeps all */
     if (rule->keep <= 0)
         return 0;
     for (int64_t j = 0; j < cols; j++) {
@@ -110,13 +110,13 @@ int draw_random(struct build_row *b, const struct source *s, struct cursor *c) {
 }
 
 int draw_random_row(struct build_row *b, const struct source *s, struct cursor *c) {
-    const struct draw_rule *rule = &s->u.columns.of.draw;
+    const struct draw_rule *rule = &s->u.columns.from.draw;
     struct draw d = draw_begin(b, rule->seed, DRAW_RANDOM_ROW, b->row);
     return draw_distinct(b, c, &d, llround(rule->keep * (double)build_cols(b)));
 }
 
 int draw_count(struct build_row *b, const struct source *s, struct cursor *c) {
-    const struct draw_rule *rule = &s->u.columns.of.draw;
+    const struct draw_rule *rule = &s->u.columns.from.draw;
     struct draw d = draw_begin(b, rule->seed, DRAW_COUNT, b->row);
     return draw_distinct(b, c, &d, min_i64(rule->count, build_cols(b)));
 }
@@ -126,7 +126,7 @@ int draw_count(struct build_row *b, const struct source *s, struct cursor *c) {
  * once, the same for both rows, and deals out the roles at random in ascending order.
  */
 int draw_shared_random(struct build_row *b, const struct source *s, struct cursor *c) {
-    const struct draw_rule *rule = &s->u.columns.of.draw;
+    const struct draw_rule *rule = &s->u.columns.from.draw;
     struct draw d = draw_begin(b, rule->seed, DRAW_SHARED, b->row / 2);
     int64_t each = llround(rule->keep * (double)build_cols(b));
     int64_t common = max_i64(llround(rule->share * (double)each), 2 * each - build_cols(b));
@@ -135,7 +135,7 @@ int draw_shared_random(struct build_row *b, const struct source *s, struct curso
         return -1;
     int32_t *columns = c->scratch;
     for (int64_t i = 0; i < c->n; i++) {
-        int64_t role = draw_below(&d, c->n - i); /* as many roles are left as columns */
+        int64_t role = draw_below(&d, c->n - i); /* equally many roles are left as columns */
         int mine = role < common || (role < common + own[0]) == (b->row % 2 == 0);
         if (role < common)
             common--;

@@ -5,21 +5,21 @@
  */
 #include "pattern/build.h"
 
-/* Where document `i` stands in the block row at hand. */
-struct place {
+/* Extent of document `i` in the block row at hand. */
+struct extent {
     int64_t r0, r1;              /* its queries: rows of the block row */
     int64_t k0, k1;              /* its keys */
-    int64_t first_col, last_col; /* that have some of them */
+    int64_t first_col, last_col; /* block columns with some of its keys */
 };
 
-static struct place place_of(const struct build_row *b, const struct source *s, int64_t i) {
+static struct extent extent_of(const struct build_row *b, const struct source *s, int64_t i) {
     int64_t begin = b->document.begin, block = b->m->block_kv;
     int64_t q0 = i ? s->u.documents.q_end[i - 1] : s->u.documents.q_begin;
     int64_t k0 = i ? s->u.documents.kv_end[i - 1] : 0;
-    struct place p = {.r0 = max_i64(begin + q0 - b->position, 0),
-                      .r1 = min_i64(begin + s->u.documents.q_end[i] - b->position, b->rows),
-                      .k0 = begin + k0,
-                      .k1 = begin + s->u.documents.kv_end[i]};
+    struct extent p = {.r0 = max_i64(begin + q0 - b->position, 0),
+                       .r1 = min_i64(begin + s->u.documents.q_end[i] - b->position, b->rows),
+                       .k0 = begin + k0,
+                       .k1 = begin + s->u.documents.kv_end[i]};
     p.first_col = p.k0 / block;
     p.last_col = (p.k1 - 1) / block;
     return p;
@@ -35,7 +35,7 @@ static struct build_document document_of(const struct build_row *b, const struct
                                          int64_t i) {
     if (s->u.documents.apart)
         return b->document;
-    struct place p = place_of(b, s, i);
+    struct extent p = extent_of(b, s, i);
     uint64_t number = b->document.number * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)i;
     return (struct build_document){p.k0, p.k1, number};
 }
@@ -46,7 +46,7 @@ static int documents_enter(struct build_row *b, int64_t source) {
     const struct source *s = &b->sources[source];
     struct cursor *c = &b->cursors[source];
     for (; c->at < c->n; c->at++) {
-        struct place p = place_of(b, s, c->at);
+        struct extent p = extent_of(b, s, c->at);
         if (p.r0 >= b->rows)
             c->at = c->n - 1; /* this and all that follow begin below */
         else if (p.r0 < p.r1 && p.k0 < p.k1)
@@ -91,7 +91,7 @@ static int document_seek(struct build_row *b, int64_t source, int64_t j) {
 
 /* Copies what tile t lists within a document to the mask of the same tile. */
 static void document_copy(const struct build_row *b, const struct build_tile *t,
-                          const struct place *p, uint64_t *bits) {
+                          const struct extent *p, uint64_t *bits) {
     struct bcsr of_t = *b->m;
     int64_t begin = t->tile.col * b->m->block_kv;
     int64_t c0 = max_i64(p->k0 - begin, 0);
@@ -105,7 +105,7 @@ static void document_copy(const struct build_row *b, const struct build_tile *t,
     }
 }
 
-static int document_covers(const struct build_row *b, const struct place *p, int64_t col) {
+static int document_covers(const struct build_row *b, const struct extent *p, int64_t col) {
     int64_t begin = col * b->m->block_kv;
     return p->r0 == 0 && p->r1 == b->rows && p->k0 <= begin &&
            p->k1 >= begin + bcsr_col_width(b->m, col);
@@ -118,7 +118,7 @@ static int64_t documents_gather(struct build_row *b, int64_t source, int64_t j) 
     int64_t found = b->m->cols;
     build_answer_none(b, source);
     while (c->at < c->n) {
-        struct place p = place_of(b, &b->sources[source], c->at);
+        struct extent p = extent_of(b, &b->sources[source], c->at);
         if (p.first_col > found)
             break;
         if (document_seek(b, source, max_i64(j, p.first_col)))

@@ -264,7 +264,7 @@ static int64_t parse_inner(struct parser *p) {
     return source;
 }
 
-/* What follows the lengths of `each`, whose documents end at `ends`, which become its own. */
+/* Rest of an `each` after its lengths, whose documents end at `ends`, which become its own. */
 static int64_t parse_each(struct parser *p, int64_t *ends, int64_t n) {
     struct source each = {.kind = &source_documents, .next = -1};
     int64_t outer = p->n_kv, shortest = INT64_MAX;

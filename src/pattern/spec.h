@@ -1,5 +1,5 @@
 /*
- * What the reader of specs (spec.c) and the terms it knows (spec_terms.c) share.
+ * Types and functions that the reader of specs (spec.c) and its terms (spec_terms.c) share.
  */
 #ifndef TESSERA_SPEC_H
 #define TESSERA_SPEC_H
@@ -8,7 +8,7 @@
 
 struct number {
     double value;
-    uint64_t integer; /* of a whole value; UINT64_MAX for one that is too large */
+    uint64_t integer; /* the value where it is whole; UINT64_MAX where it is too large */
     int whole, too_large;
     int64_t offset; /* in the spec */
 };
@@ -22,7 +22,7 @@ struct parser {
     int64_t n_kv; /* keys of what is laid out: of the sequence, or of the shortest document */
     struct source *sources; /* children first, see build.h */
     int64_t n, room;
-    struct number *numbers; /* of the term at hand */
+    struct number *numbers; /* numbers of the term at hand */
     int64_t n_numbers, numbers_room;
     tess_status status;
     tess_error *error;
@@ -50,7 +50,7 @@ void term_names(char *text, size_t size);
  * within p->n_kv; NULL with status and error set. The caller's to free. */
 int64_t *term_ends(struct parser *p, const char *what);
 
-/* What is wrong at an offset; the message goes on with ", at offset N". */
+/* Fault at an offset; the message goes on with ", at offset N". */
 int64_t spec_fail(struct parser *p, int64_t offset, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int64_t spec_fail_memory(struct parser *p);

@@ -43,7 +43,7 @@ typedef int columns_fill(struct build_row *b, const struct source *s, struct cur
 static int64_t add_draw(struct parser *p, columns_fill *fill, struct draw_rule rule) {
     struct source s = {.kind = &source_columns, .child = -1, .next = -1};
     s.u.columns.fill = fill;
-    s.u.columns.of.draw = rule;
+    s.u.columns.from.draw = rule;
     p->draws = 1;
     return spec_add(p, s);
 }
@@ -314,7 +314,8 @@ const struct term *term_find(const char *name, int64_t length) {
     return NULL;
 }
 
-/* What other libraries and papers call patterns, as letters alone, and how these are written in terms. */
+/* Names that other libraries and papers have for patterns, as letters alone, and how these are written in
+ * terms. */
 static const struct {
     const char *name, *written;
 } elsewhere[] = {
@@ -378,7 +379,7 @@ static int64_t letters(char text[NEAR_LENGTH], const char *name, int64_t length)
 
 /* How many letters must be put in, taken out, changed or swapped with the next to make b of a. */
 static int64_t distance(const char *a, int64_t n_a, const char *b, int64_t n_b) {
-    int64_t row[3][NEAR_LENGTH + 1]; /* of the last letters of a */
+    int64_t row[3][NEAR_LENGTH + 1]; /* distances to the last letters of a */
     for (int64_t k = 0; k <= n_b; k++)
         row[0][k] = k;
     for (int64_t i = 1; i <= n_a; i++) {

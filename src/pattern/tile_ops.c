@@ -96,7 +96,7 @@ int tile_join(const struct build_row *b, struct cursor *c, struct build_tile *t,
         int64_t inner_lo = max_i64(x->lo, y->lo), inner_hi = min_i64(x->hi, y->hi);
         if (both)
             return tile_set_band(b, t, inner_lo, inner_hi);
-        if (inner_lo <= inner_hi + 1) /* they overlap or touch: no diagonal lies between */
+        if (inner_lo <= inner_hi + 1) /* overlap or touch: no diagonal lies between */
             return tile_set_band(b, t, min_i64(x->lo, y->lo), max_i64(x->hi, y->hi));
     }
     return join_bits(b, c, t, u, both);

@@ -14,27 +14,27 @@ static void sort_by_column(const struct bcsr *m, int64_t *ptr, int64_t *entry, i
 #pragma omp parallel for num_threads(threads_limit(m->threads))                                    \
     schedule(dynamic, 1) if (lists > 1 && threads_pay(seconds))
     for (int64_t l = 0; l < lists; l++) {
-        int64_t *of = ptr + l * wide, at = bcsr_row_begin(m, l, 0);
+        int64_t *next = ptr + l * wide, at = bcsr_row_begin(m, l, 0);
         for (int64_t e = at; e < bcsr_row_end(m, l, m->rows - 1); e++)
-            of[m->col_idx[e] + 1]++;
+            next[m->col_idx[e] + 1]++;
         for (int64_t j = 0; j <= m->cols; j++)
-            at = of[j] += at;
-        /* of[j] moves from the first tile of column j to the first of column j + 1 ... */
+            at = next[j] += at;
+        /* next[j] moves from the first tile of column j to the first of column j + 1 ... */
         for (int64_t i = 0; i < m->rows; i++) {
             for (int64_t e = bcsr_row_begin(m, l, i); e < bcsr_row_end(m, l, i); e++) {
-                int64_t place = of[m->col_idx[e]]++;
+                int64_t place = next[m->col_idx[e]]++;
                 entry[place] = e;
                 row[place] = (int32_t)i;
             }
         }
         /* ... and back */
         for (int64_t j = m->cols; j > 0; j--)
-            of[j] = of[j - 1];
-        of[0] = bcsr_row_begin(m, l, 0);
+            next[j] = next[j - 1];
+        next[0] = bcsr_row_begin(m, l, 0);
     }
 }
 
-/* Of each tile of m: 0, number of its band + 1, or -1 - number of its bitmask. */
+/* Kind of each tile of m: 0, number of its band + 1, or -1 - number of its bitmask. */
 static void partial_tiles(const struct bcsr *m, int64_t *partial) {
     memset(partial, 0, (size_t)m->n_tiles * sizeof *partial);
     for (int64_t i = 0; i < m->n_bands; i++)

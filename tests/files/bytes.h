@@ -41,7 +41,7 @@ static inline struct bytes safetensors_file(const char *header, size_t n) {
     return bytes_of(buffer, 8 + length + n);
 }
 
-/* What was written into a stream, which is closed. */
+/* All that was written into a stream, which is closed. */
 static inline struct bytes slurp(FILE *file) {
     assert_int_equal(fflush(file), 0);
     long size = ftell(file);

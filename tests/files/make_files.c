@@ -124,7 +124,7 @@ static void write_patterns(void) {
     write_npy("mask-heads.npy", (struct tensor){ELEMENT_BOOL, 3, {3, N, N}, 0, mask});
     write_npy("topk2.npy", (struct tensor){ELEMENT_I32, 2, {N, K}, 0, topk});
     write_npy("topk3.npy", (struct tensor){ELEMENT_I32, 3, {H, N, K}, 0, topk});
-    static int64_t wide[N][K]; /* the same as topk2 */
+    static int64_t wide[N][K]; /* topk2 in 64 bits */
     for (int i = 0; i < N; i++)
         for (int t = 0; t < K; t++)
             wide[i][t] = topk[0][i][t];
@@ -133,7 +133,7 @@ static void write_patterns(void) {
     write_npy("topk-i64-past.npy", (struct tensor){ELEMENT_I64, 2, {N, K}, 0, wide});
     write_npy("mask-i8.npy", (struct tensor){ELEMENT_I8, 2, {N, N}, 0, mask});
     write_npy("topk-u8.npy", (struct tensor){ELEMENT_U8, 2, {N, K}, 0, mask});
-    static int32_t padded[N][N + K]; /* the same, with more indices a query than there are keys */
+    static int32_t padded[N][N + K]; /* topk2 with more indices a query than there are keys */
     for (int i = 0; i < N; i++)
         for (int t = 0; t < N + K; t++)
             padded[i][t] = t < N ? -1 : topk[0][i][t - N];
@@ -148,7 +148,7 @@ static void write_patterns(void) {
 static void write_modifiers(void) {
     static const float slopes[] = {0x1p-2f, 0x1p-4f, 0x1p-6f, 0x1p-8f, 0x1p-1f, 0x1p-3f};
     static const double wide[] = {0x1p-2, 0x1p-4, 0x1p-6, 0x1p-8};
-    static const uint16_t f16[] = {0x3400, 0x2c00, 0x2400, 0x1c00};  /* the same */
+    static const uint16_t f16[] = {0x3400, 0x2c00, 0x2400, 0x1c00};  /* wide in f16 */
     static const uint16_t bf16[] = {0x3f80, 0xc000, 0xff80, 0x40a0}; /* 1, -2, -Inf, 5 */
     static const float none[] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     static const float infinite[] = {1, INFINITY, 1, 1}, nan[] = {1, 1, NAN, 1};

@@ -165,7 +165,7 @@ static int print_field(const char *path, const char *name, int numbers) {
 
 /* ---- png ---- */
 
-/* What the cell of one query and key shows: all its pixels must agree. */
+/* Letter of the cell of one query and key: all its pixels must agree. */
 static char cell_shown(const png_byte *pixels, size_t stride, size_t side) {
     static const png_byte white[3] = {255, 255, 255}, dark[3] = {8, 29, 88};
     const png_byte *wanted = memcmp(pixels, white, 3) == 0 ? white : dark;
@@ -221,7 +221,7 @@ static png_byte *pixels_of(const char *path, png_image *image) {
     return pixels;
 }
 
-/* Where the one picture stands in the other, which must have words around it. */
+/* Place of the one picture in the other, which must have words around it. */
 static int find_png(const char *path, const char *within) {
     png_image small, large;
     png_byte *part = pixels_of(path, &small), *whole = pixels_of(within, &large);

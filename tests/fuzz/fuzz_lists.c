@@ -1,5 +1,5 @@
 /*
- * What a caller hands the library to make patterns of: SPEC strings, block lists, padded indices,
+ * Arrays and texts that a caller makes patterns of: SPEC strings, block lists, padded indices,
  * bytes and bits of blocks. Refused, or a pattern whose parts agree with one another. The first byte
  * chooses; the next four are small sizes.
  */

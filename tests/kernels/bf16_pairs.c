@@ -27,7 +27,7 @@ static const char *const cases[] = {
     "h=2,n=300,d=32,dv=16,pattern=dense,fill=inf",
     "h=2,n=300,d=32,dv=16,pattern=dense,fill=huge",
     "h=2,n=130,d=96,dv=48,block=8x8,pattern=random(0.2,3),lists=kv", /* for each superblock */
-    "h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.3,3),lists=kv,tile=16", /* of 4 heads */
+    "h=8,hkv=2,n=130,d=64,block=16x16,pattern=random(0.3,3),lists=kv,tile=16", /* tiles of 4 heads */
     "h=1,n=140,d=32,dv=16,block=1x1,pattern=random(0.2,4),tile=64",
     "h=1,n=100,d=64,block=16x16,pattern=segments(30,1,9),scale=-0.5",
     "h=1,n=3,nkv=3000,d=64,dv=64,pattern=dense,fill=positive",
@@ -102,7 +102,7 @@ static int make(struct lab_work *work, const struct lab_case *c, const char *wor
     return 0;
 }
 
-/* Of a backward, that the level has computed whatever there was to compute. */
+/* Whether the level computed a case, of a backward all that there was to compute. */
 static int is_of_level(const struct lab_outcome *o) {
     const char *const keys = o->kernels[TESS_STAGE_GRADIENT_KEYS];
     const char *const rows = o->kernels[TESS_STAGE_GRADIENT_ROWS];

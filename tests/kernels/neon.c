@@ -21,7 +21,7 @@ static const char *const cases[] = {
     "h=1,n=3,nkv=5000,d=1,dv=64,pattern=dense,fill=positive",
 };
 
-/* What has a pass of each stage. */
+/* Operations and pipelines that have a pass of each stage. */
 static const struct {
     const char *operation;
     tess_pipeline pipeline;

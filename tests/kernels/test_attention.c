@@ -79,7 +79,7 @@ static void every_height_and_split_is_right(void **state) {
 
 enum { EQUAL_ROWS = 64, EQUAL_TRIES = 40, EQUAL_DIMS = 256 };
 
-/* What is worst for a sum: all terms are alike. The bound of the lse, for one key. */
+/* The worst for a sum: all terms are alike. The bound of the lse, for one key. */
 static void equal_terms_are_summed_well(void **state) {
     static float q[EQUAL_ROWS * EQUAL_DIMS], k[EQUAL_DIMS], v[1], o[EQUAL_ROWS], lse[EQUAL_ROWS];
     tess_pattern_shape shape = tess_pattern_shape_init();
@@ -208,7 +208,7 @@ static void a_forced_level_is_obeyed_or_refused(void **state) {
     uint8_t mask[N_ROWS][N_KEYS];
     float q[N_ROWS], k[N_KEYS], v[N_KEYS], o[N_ROWS], lse[N_ROWS];
     const struct backend *cpu = cpu_kernels();
-    const char *given = getenv("TESSERA_ISA"); /* of a run of these tests at one level */
+    const char *given = getenv("TESSERA_ISA"); /* set by a run of these tests at one level */
     char outer[32];
     const int was_given = given != NULL;
     int forced = 0;

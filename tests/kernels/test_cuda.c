@@ -1,4 +1,4 @@
-/* What the CUDA backend promises, on a device. Without one the test says so and is skipped. */
+/* Promises of the CUDA backend, on a device. Without one the test says so and is skipped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,7 @@ static void ties_of_maxima(void **state) {
     (void)state;
     static const tess_type types[] = {TESS_F32, TESS_F16, TESS_BF16};
     enum { QUERIES = 4, KEYS = 256, D = 8 };
-    static const double keys[2][D] = {{4096, 2}, {4096, 4}}; /* of the first half, of the other */
+    static const double keys[2][D] = {{4096, 2}, {4096, 4}}; /* the first half's, the other's */
     for (size_t i = 0; i < 2 * sizeof types / sizeof *types; i++) {
         const tess_pipeline pipeline = i % 2 ? TESS_STAGED : TESS_FUSED;
         struct lab_work w;
@@ -80,7 +80,7 @@ static void backward(void **state) {
 
 /* ---- refusals, one calls ---- */
 
-/* What is refused before anything is launched; the outputs keep their poison. */
+/* Refusals before anything is launched; the outputs keep their poison. */
 static void refusals(void **state) {
     (void)state;
     struct lab_work w;

@@ -38,7 +38,7 @@ static void *copied(const struct lab_buffer *b) {
     return memory;
 }
 
-/* What a fill on the device needs: the pattern with arrays there, image and scratch. */
+/* Memory that a fill on the device needs: the pattern with arrays there, image and scratch. */
 struct on_device {
     tess_device_pattern pattern;
     void *indices, *counts, *row_ptr, *bits, *lengths, *image, *scratch;

@@ -1,5 +1,5 @@
 /*
- * What comes before what on CUDA: fills and runs without waits, whose kernels begin early; refusals before the first
+ * Order of work on CUDA: fills and runs without waits, whose kernels begin early; refusals before the first
  * launch; uploads that a graph replays; and pages that share their rows. Without a device the test says so and is
  * skipped.
  */

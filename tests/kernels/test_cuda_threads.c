@@ -58,7 +58,7 @@ enum { CASES = sizeof cases / sizeof *cases, ROUNDS = 6, RUNS = 24 };
 
 static const char *program; /* this one */
 
-/* What a lane answers by itself. */
+/* Answer of a lane by itself. */
 static uint64_t alone(struct lane *lane) {
     tess_error error = tess_error_init();
     const char *why = lane_clear(lane);

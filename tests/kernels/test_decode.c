@@ -31,8 +31,8 @@ enum { SKIPPED = 77, REPEATS = 3, REPLAYS = 6, HEADS = 256 };
 
 static int64_t cases = 400, first_seed = 1;
 
-/* What images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is Hopper's;
- * what caches had; q of f32, o of f32 beside another q, second views. */
+/* Counts of what images had: parts of tiles, bands; how many runs fetched V with K, and whose kernel is
+ * Hopper's; what caches had; q of f32, o of f32 beside another q, second views. */
 static int64_t combines, bands, in_k, of_hopper, of_codes, of_blocks, paged, eight_bit, scaled,
     of_f32, to_f32, ropes;
 
@@ -49,7 +49,7 @@ struct decoding {
     struct lab_tensor q, k, v, o, lse;
     struct lab_buffer workspace, slopes, sinks, word;
     struct lab_scoring scoring;
-    struct lab_cache cache; /* what runs and the oracle find in place of k and v */
+    struct lab_cache cache; /* stands in place of k and v, for runs and the oracle */
     struct lab_mirror mirror;
     tess_tensor at[5]; /* on the device: q, k, v, o, lse */
     tess_tensor views[LAB_CACHE_VIEWS];
@@ -85,7 +85,7 @@ static void problem_make(struct decoding *t) {
 static void cache_store(struct decoding *t) {
     lab_cache_values(&t->cache, &t->k.view, &t->v.view);
     lab_cache_store(&t->cache, &t->q.view, &t->k.view, &t->v.view);
-    t->scoring.cache = &t->cache.of;
+    t->scoring.cache = &t->cache.caching;
 }
 
 static void modifiers_make(struct decoding *t) {
@@ -106,7 +106,7 @@ static void modifiers_make(struct decoding *t) {
                                       .dropped = t->problem.dropout > 0 ? 16384 : 0,
                                       .seed = word,
                                       .position = t->lists.today[0] - t->problem.n_kv,
-                                      .cache = &t->cache.of};
+                                      .cache = &t->cache.caching};
 }
 
 static void arguments_make(struct decoding *t) {
@@ -186,7 +186,7 @@ static void decoding_make(struct decoding *t, uint64_t seed) {
     const size_t size = tess_plan_workspace_size(t->plan);
     assert_int_equal(lab_buffer_make(&t->workspace, size, 64), 0);
     memset(t->workspace.data, 0xff, size); /* NaN */
-    if (t->v_in_k)                         /* the same numbers in a tensor of its own */
+    if (t->v_in_k)                         /* its numbers in a tensor of its own */
         lab_cache_values(&(struct lab_cache){.v_in_k = 1}, &t->k.view, &t->v.view);
     cache_store(t);
     modifiers_make(t);

@@ -29,21 +29,21 @@ static void run_is_right(const struct run *r) {
         const struct lab_gradient *gradient;
         const tess_tensor *got;
         int64_t reach;
-    } of[] = {{"dQ", 1, &r->of.q, &r->d_q.view, r->joint ? 1 : s->tile_rows},
-              {"dK", 1, &r->of.k, &r->d_k.view, s->tile_keys},
-              {"dV", 1, &r->of.v, &r->d_v.view, s->tile_keys},
-              {"d_alibi", s->alibi, &r->of.alibi, &alibi, 1},
-              {"d_sink", s->sink, &r->of.sink, &sink, 1}};
-    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    } all[] = {{"dQ", 1, &r->expected.q, &r->d_q.view, r->joint ? 1 : s->tile_rows},
+               {"dK", 1, &r->expected.k, &r->d_k.view, s->tile_keys},
+               {"dV", 1, &r->expected.v, &r->d_v.view, s->tile_keys},
+               {"d_alibi", s->alibi, &r->expected.alibi, &alibi, 1},
+               {"d_sink", s->sink, &r->expected.sink, &sink, 1}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const struct lab_gradient_rule rule = {.type = s->type,
                                                .o_type =
                                                    s->o_f32 || s->by_delta ? TESS_F32 : s->type,
                                                .o_exact = s->o_f32 || s->rest || s->by_delta,
                                                .o_rest = s->rest,
-                                               .reach = of[i].reach};
+                                               .reach = all[i].reach};
         struct lab_report report = {.ok = 1};
-        if (of[i].wanted)
-            lab_compare_gradient(&report, of[i].name, of[i].gradient, of[i].got, &rule);
+        if (all[i].wanted)
+            lab_compare_gradient(&report, all[i].name, all[i].gradient, all[i].got, &rule);
         if (!report.ok)
             fail_msg("%s: %s, n %d x %d, d %d, %d, blocks %d x %d, type %d, joint %d",
                      report.message, s->spec, (int)s->n_q, (int)s->n_kv, (int)s->d_qk, (int)s->d_v,
@@ -194,7 +194,7 @@ static void heads_and_tiles(void **state) {
 }
 
 static void modifiers(void **state) {
-    static const struct setting of[] = {
+    static const struct setting settings[] = {
         {.softcap = 2},
         {.softcap = 0.3},
         {.alibi = 1},
@@ -210,10 +210,10 @@ static void modifiers(void **state) {
         {.softcap = 1.5, .alibi = 1, .sink = 1, .dropped = 9000, .d_lse = 1},
     };
     (void)state;
-    for (size_t i = 0; i < COUNT(of); i++)
+    for (size_t i = 0; i < COUNT(settings); i++)
         for (int wide = 0; wide < 2; wide++)
             for (tess_type type = TESS_F32; type <= TESS_BF16; type++) {
-                struct setting s = of[i];
+                struct setting s = settings[i];
                 s.batch = 2, s.heads_q = 4, s.heads_kv = 2, s.tile_heads = 2, s.tile_rows = 16;
                 s.n_q = 90, s.n_kv = 120, s.d_qk = 32, s.d_v = 20, s.type = type;
                 s.spec = wide ? "causal" : "random(0.3,5)";
@@ -338,15 +338,15 @@ static void what_else_changes_no_bit_of(const struct setting *setting, int joint
     run_make(&r, setting);
     r.joint = joint;
     run_passes(&r, 2, ALL);
-    const struct tensor *const of[] = {&r.d_q, &r.d_k, &r.d_v};
-    const uint64_t bits[] = {bits_of(of[0]), bits_of(of[1]), bits_of(of[2])};
+    const struct tensor *const gradients[] = {&r.d_q, &r.d_k, &r.d_v};
+    const uint64_t bits[] = {bits_of(gradients[0]), bits_of(gradients[1]), bits_of(gradients[2])};
     const float alibi = r.d_alibi[1];
     for (int wanted = 0; wanted < ALL; wanted++) {
         uint64_t poisoned = 0;
         r.d_alibi[1] = 0;
         for (int g = 0; g < 3; g++) {
-            memset(of[g]->view.data, 0xff, of[g]->bytes);
-            poisoned = wanted >> g & 1 ? poisoned : bits_of(of[g]);
+            memset(gradients[g]->view.data, 0xff, gradients[g]->bytes);
+            poisoned = wanted >> g & 1 ? poisoned : bits_of(gradients[g]);
         }
         run_passes(&r, 2, wanted);
         assert_true(r.d_alibi[1] == alibi);
@@ -354,9 +354,9 @@ static void what_else_changes_no_bit_of(const struct setting *setting, int joint
             if (joint && g && !(wanted & TESS_GRADIENT_Q))
                 continue; /* without dQ, dK and dV come of parts */
             else if (wanted >> g & 1)
-                assert_true(bits_of(of[g]) == bits[g]);
+                assert_true(bits_of(gradients[g]) == bits[g]);
             else
-                assert_int_not_equal(bits_of(of[g]), bits[g]);
+                assert_int_not_equal(bits_of(gradients[g]), bits[g]);
         (void)poisoned;
     }
     run_free(&r);

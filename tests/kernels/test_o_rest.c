@@ -1,5 +1,5 @@
 /*
- * What rounding takes from o, over types, pipelines, packed heads, splits and tails. o is o + o_rest
+ * Losses of o by rounding, over types, pipelines, packed heads, splits and tails. o is o + o_rest
  * rounded. o + o_rest is far nearer to the oracle than o alone could be, but on levels that round P. o and
  * lse have the same bits as without o_rest.
  */
@@ -46,7 +46,7 @@ static int rounds_p(const struct lab_setting *s, tess_pipeline pipeline) {
            (strcmp(isa, "amx") == 0 || strcmp(isa, "avx512bf16") == 0);
 }
 
-/* Of row x; the largest |o_rest| joins *most. `c`: the error of o + o_rest by products, relative. */
+/* Checks row x; the largest |o_rest| joins *most. `c`: the error of o + o_rest by products, relative. */
 static void row_check(const struct lab_setting *s, const struct lab_tensor *rest,
                       const struct lab_oracle *oracle, int64_t x, double c, const char *text,
                       double *most) {
@@ -86,7 +86,7 @@ static void case_check(const char *text) {
     assert_int_equal(
         0, lab_oracle_run(&oracle, &s.q.view, &s.k.view, &s.v.view, s.pattern, &scoring, NULL, 0));
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
-        static const double unit[] = {0, 1e-3, 6e-3}; /* as the accuracy of o has them, by type */
+        static const double unit[] = {0, 1e-3, 6e-3}; /* units in which o is accurate, by type */
         const double of_p = unit[s.c.type];
         const double c = rounds_p(&s, (tess_pipeline)pipeline) ? of_p : of_p * of_p;
         double most = 0;

@@ -24,12 +24,12 @@
 enum { BASE, LEFT, DELTA, STATS };
 
 struct stage {
-    struct stages of;
+    struct stages stages;
     struct lab_buffer scores, gradients, stats[STATS], slopes;
     struct lab_modifiers modifiers;
     struct lab_scoring scoring;
     double *s;    /* scores as modified, in double */
-    float *x, *g; /* as they were */
+    float *x, *g; /* copies of weights and gradients as they were */
 };
 
 static float *floats(const struct lab_buffer *b) {
@@ -41,12 +41,12 @@ static void buffer_make(struct lab_buffer *b, int64_t n) {
 }
 
 static struct lab_sizes sizes_of(const struct stage *s) {
-    return (struct lab_sizes){s->of.c.h, s->of.c.n, s->of.c.nkv};
+    return (struct lab_sizes){s->stages.c.h, s->stages.c.n, s->stages.c.nkv};
 }
 
 /* A query's number over all heads. */
 static int64_t query_of(const struct stage *s, const struct stages_element *e) {
-    return (e->b * s->of.c.h + e->h) * s->of.c.n + e->i;
+    return (e->b * s->stages.c.h + e->h) * s->stages.c.n + e->i;
 }
 
 static double away_of(const struct stage *s, const struct stages_element *e) {
@@ -55,7 +55,7 @@ static double away_of(const struct stage *s, const struct stages_element *e) {
     return lab_distance(&s->scoring, &sizes, &at, e->key);
 }
 
-/* As SDDMM leaves them: -Inf where masked, in the gradients too. */
+/* Scores and gradients as SDDMM leaves them: -Inf where masked, in the gradients too. */
 static void element_set(void *context, const struct stages_element *e) {
     struct stage *s = context;
     const struct lab_sizes sizes = sizes_of(s);
@@ -78,13 +78,13 @@ static void base_raise(void *context, const struct stages_element *e) {
 
 static void stage_make(struct stage *s, const char *text) {
     memset(s, 0, sizeof *s);
-    stages_make(&s->of, text);
-    const int64_t queries = s->of.c.b * s->of.c.h * s->of.c.n, n = s->of.count;
-    assert_int_equal(0, lab_modifiers_make(&s->modifiers, &s->of.c));
-    s->scoring = lab_modifiers_scoring(&s->modifiers, &s->of.c);
+    stages_make(&s->stages, text);
+    const int64_t queries = s->stages.c.b * s->stages.c.h * s->stages.c.n, n = s->stages.count;
+    assert_int_equal(0, lab_modifiers_make(&s->modifiers, &s->stages.c));
+    s->scoring = lab_modifiers_scoring(&s->modifiers, &s->stages.c);
     buffer_make(&s->scores, n);
     buffer_make(&s->gradients, n);
-    buffer_make(&s->slopes, s->of.c.h);
+    buffer_make(&s->slopes, s->stages.c.h);
     for (int i = 0; i < STATS; i++)
         buffer_make(&s->stats[i], queries);
     s->s = calloc((size_t)n + 1, sizeof *s->s);
@@ -93,14 +93,14 @@ static void stage_make(struct stage *s, const char *text) {
     assert_true(s->s && s->x && s->g);
     memcpy(s->x, s->scores.data, s->scores.size); /* canaries in rows past the queries */
     memcpy(s->g, s->gradients.data, s->gradients.size);
-    stages_each(&s->of, element_set, s);
+    stages_each(&s->stages, element_set, s);
     float *base = floats(&s->stats[BASE]);
     for (int64_t i = 0; i < queries; i++) {
         base[i] = -INFINITY;
         floats(&s->stats[LEFT])[i] = (float)lab_uniform(SEED, 2, (uint64_t)i);
         floats(&s->stats[DELTA])[i] = (float)lab_normal(SEED, 3, (uint64_t)i);
     }
-    stages_each(&s->of, base_raise, s);
+    stages_each(&s->stages, base_raise, s);
     for (int64_t i = 0; i < queries; i++) /* an lse of these keys and of others */
         base[i] = base[i] == -INFINITY
                       ? INFINITY
@@ -108,7 +108,7 @@ static void stage_make(struct stage *s, const char *text) {
 }
 
 static void stage_free(struct stage *s) {
-    stages_free(&s->of);
+    stages_free(&s->stages);
     lab_modifiers_free(&s->modifiers);
     lab_buffer_free(&s->scores);
     lab_buffer_free(&s->gradients);
@@ -121,14 +121,14 @@ static void stage_free(struct stage *s) {
 }
 
 static int64_t slopes_of(const struct stage *s) {
-    return s->of.c.alibi ? TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI : TESS_GRADIENT_Q;
+    return s->stages.c.alibi ? TESS_GRADIENT_Q | TESS_GRADIENT_ALIBI : TESS_GRADIENT_Q;
 }
 
 /* wanted: of TESS_GRADIENT_...; of values alone, and there are no gradients of scores. */
 static void stage_run(struct stage *s, const struct kernel *kernel, int32_t threads,
                       int64_t wanted) {
     char why[LAB_WHY];
-    struct kernel_args args = stages_args(&s->of);
+    struct kernel_args args = stages_args(&s->stages);
     memcpy(s->scores.data, s->x, s->scores.size);
     memcpy(s->gradients.data, s->g, s->gradients.size);
     lab_buffer_poison(&s->slopes);
@@ -141,8 +141,8 @@ static void stage_run(struct stage *s, const struct kernel *kernel, int32_t thre
         .stats = {floats(&s->stats[BASE]), floats(&s->stats[LEFT]), floats(&s->stats[DELTA])},
         .d_alibi = wanted & TESS_GRADIENT_ALIBI ? floats(&s->slopes) : NULL};
     args.operands = &operands;
-    args.work.schedule = &s->of.rows;
-    s->of.problem.gradients = wanted;
+    args.work.schedule = &s->stages.rows;
+    s->stages.problem.gradients = wanted;
     stages_run(kernel, &args, threads);
     if (lab_buffer_check(&s->scores, "scores", why) ||
         lab_buffer_check(&s->gradients, "gradients", why) ||
@@ -156,14 +156,15 @@ struct reference {
     const struct stage *s;
     const struct kernel *kernel;
     const char *text;
-    double *slopes, *squares, *rounded; /* of each head; what rounding of scores does to it */
-    unsigned char *seen;                /* elements of rows that exist */
+    double *slopes, *squares,
+        *rounded;        /* sums of each head; what rounding of scores does to them */
+    unsigned char *seen; /* elements of rows that exist */
 };
 
 static void element_check(void *context, const struct stages_element *e) {
     const struct reference *to = context;
     const struct stage *s = to->s;
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->stages.c;
     const struct lab_sizes sizes = sizes_of(s);
     const struct lab_place at = {e->b, e->h, e->i};
     const float weight = floats(&s->scores)[e->place], d_s = floats(&s->gradients)[e->place];
@@ -179,7 +180,7 @@ static void element_check(void *context, const struct stages_element *e) {
     const double left = (double)floats(&s->stats[LEFT])[query];
     const double delta = (double)floats(&s->stats[DELTA])[query];
     const double z = lab_drops(&s->scoring, &sizes, &at, e->key) ? 0 : lab_kept(&s->scoring);
-    const double p = exp2(x * LOG2_E - base), scale = s->of.problem.scale;
+    const double p = exp2(x * LOG2_E - base), scale = s->stages.problem.scale;
     const double in = c->softcap > 0 ? (double)s->x[e->place] / c->softcap : 0;
     const double steep = 1 / (cosh(in) * cosh(in));
     const double d_p = left * z * (double)s->g[e->place];
@@ -200,22 +201,22 @@ static void element_check(void *context, const struct stages_element *e) {
 }
 
 static void elements_check(struct stage *s, const struct kernel *kernel, const char *text) {
-    const size_t heads = (size_t)s->of.c.h;
+    const size_t heads = (size_t)s->stages.c.h;
     struct reference to = {s,
                            kernel,
                            text,
                            calloc(heads, sizeof(double)),
                            calloc(heads, sizeof(double)),
                            calloc(heads, sizeof(double)),
-                           calloc((size_t)s->of.count + 1, 1)};
+                           calloc((size_t)s->stages.count + 1, 1)};
     assert_true(to.slopes && to.squares && to.rounded && to.seen);
-    stages_each(&s->of, element_check, &to);
-    for (int64_t i = 0; i < s->of.count; i++) /* rows past the queries stay */
+    stages_each(&s->stages, element_check, &to);
+    for (int64_t i = 0; i < s->stages.count; i++) /* rows past the queries stay */
         if (!to.seen[i]) {
             assert_memory_equal(floats(&s->scores) + i, s->x + i, sizeof(float));
             assert_memory_equal(floats(&s->gradients) + i, s->g + i, sizeof(float));
         }
-    for (int64_t h = 0; s->of.c.alibi && h < s->of.c.h; h++) {
+    for (int64_t h = 0; s->stages.c.alibi && h < s->stages.c.h; h++) {
         const double is = (double)floats(&s->slopes)[h];
         const double bound =
             0x1p-23 * fabs(to.slopes[h]) + 0x1p-22 * sqrt(to.squares[h]) + sqrt(to.rounded[h]);
@@ -274,14 +275,14 @@ static void threads_do_not_change_bits(void **state) {
             }
             assert_memory_equal(hash[0], hash[1], sizeof hash[0]);
             assert_memory_equal(hash[0], hash[2], 2 * sizeof hash[0][0]);
-            lab_buffer_poison(&s.gradients); /* of the slopes' size and more */
-            if (s.of.c.alibi)
+            lab_buffer_poison(&s.gradients); /* a buffer of the slopes' size and more */
+            if (s.stages.c.alibi)
                 assert_memory_equal(s.slopes.data, s.gradients.data, s.slopes.size);
             stage_free(&s);
         }
 }
 
-/* Where no gradients of scores are wanted, weights are the same. */
+/* Weights are the same where no gradients of scores are wanted. */
 static void weights_alone_are_the_same(void **state) {
     (void)state;
     for (size_t n = 0; n < sizeof cases / sizeof *cases; n++)
@@ -305,7 +306,7 @@ static void rows_are_special(const char *text) {
          (kernel = stages_kernel(TESS_STAGE_SOFTMAX_BACKWARD, kernel));) {
         struct stage s;
         stage_make(&s, text);
-        assert_int_equal(s.of.count, 6 * N);
+        assert_int_equal(s.stages.count, 6 * N);
         float *base = floats(&s.stats[BASE]), *delta = floats(&s.stats[DELTA]);
         base[0] = INFINITY; /* empty, whatever else the row has */
         delta[0] = NAN;
@@ -330,7 +331,7 @@ static void rows_are_special(const char *text) {
             assert_true(j <= LAST || (w[5 * N] == 0 && g[5 * N] == 0));
         }
         /* A score of -Inf is -softcap, no more. */
-        assert_true((floats(&s.scores)[5 * N + 6] > 0) == (s.of.c.softcap > 0));
+        assert_true((floats(&s.scores)[5 * N + 6] > 0) == (s.stages.c.softcap > 0));
         assert_true(floats(&s.gradients)[5 * N + 6] == 0);
         stage_free(&s);
     }

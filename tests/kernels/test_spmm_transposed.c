@@ -21,7 +21,7 @@
 #define SEED 61
 
 struct stage {
-    struct stages of;
+    struct stages stages;
     struct lab_buffer weights;
     struct lab_tensor v, o; /* [batch, heads_q, n_q, d_v], [batch, heads_kv, n_kv, d_v] */
     float *x;
@@ -38,30 +38,30 @@ static void rows_fill(struct stage *s) {
     for (int64_t b = 0; b < size[0]; b++)
         for (int64_t h = 0; h < size[1]; h++)
             for (int64_t i = 0; i < size[2]; i++) {
-                const int listed = stages_lists(&s->of, b, h, i, 0, s->of.c.nkv);
+                const int listed = stages_lists(&s->stages, b, h, i, 0, s->stages.c.nkv);
                 const int64_t at = lab_row(&s->v.view, b, h, i);
                 for (int64_t d = 0; d < size[3]; d++)
-                    lab_put(s->v.view.data, s->of.c.type, at + d,
+                    lab_put(s->v.view.data, s->stages.c.type, at + d,
                             listed ? lab_normal(SEED, 1, (uint64_t)(at + d)) : NAN);
             }
 }
 
 static void stage_make(struct stage *s, const char *text, tess_type type) {
-    stages_make(&s->of, text);
-    const struct lab_case *c = &s->of.c;
+    stages_make(&s->stages, text);
+    const struct lab_case *c = &s->stages.c;
     const int64_t v[4] = {c->b, c->h, c->n, c->dv}, o[4] = {c->b, c->hkv, c->nkv, c->dv};
-    assert_int_equal(0, lab_buffer_make(&s->weights, (size_t)s->of.count * sizeof(float), 64));
+    assert_int_equal(0, lab_buffer_make(&s->weights, (size_t)s->stages.count * sizeof(float), 64));
     assert_int_equal(0, lab_tensor_make(&s->v, c->type, v, c->layout, c->align));
     const int64_t element = (int64_t)tess_type_size(type);
     assert_int_equal(
         0, lab_tensor_make(&s->o, type, o, c->layout, c->align < element ? element : c->align));
     s->x = (float *)(void *)s->weights.data; /* NaN in rows past the queries */
-    stages_each(&s->of, weight_set, s->x);
+    stages_each(&s->stages, weight_set, s->x);
     rows_fill(s);
 }
 
 static void stage_free(struct stage *s) {
-    stages_free(&s->of);
+    stages_free(&s->stages);
     lab_buffer_free(&s->weights);
     lab_tensor_free(&s->v);
     lab_tensor_free(&s->o);
@@ -72,9 +72,9 @@ static void stage_run(struct stage *s, const struct kernel *kernel, int32_t thre
     const uint64_t before = lab_buffer_hash(&s->weights);
     const struct stage_operands operands = {
         .scores = s->x, .v = stages_view(&s->v), .o = stages_view(&s->o)};
-    struct kernel_args args = stages_args(&s->of);
+    struct kernel_args args = stages_args(&s->stages);
     args.operands = &operands;
-    args.work.schedule = &s->of.columns;
+    args.work.schedule = &s->stages.columns;
     lab_tensor_poison(&s->o);
     stages_run(kernel, &args, threads);
     if (lab_tensor_check(&s->o, "o", why))
@@ -92,7 +92,7 @@ struct sums {
 
 static void term_add(void *context, const struct stages_element *e) {
     const struct sums *to = context;
-    const struct lab_case *c = &to->s->of.c;
+    const struct lab_case *c = &to->s->stages.c;
     if (!e->listed)
         return;
     const int64_t key = (e->b * c->hkv + e->h / (c->h / c->hkv)) * c->nkv + e->key;
@@ -109,7 +109,7 @@ static void term_add(void *context, const struct stages_element *e) {
 static void key_check(const struct sums *sums, const struct kernel *kernel, const char *text,
                       int64_t key) {
     static const double unit[] = {0x1p-24, 0x1p-11, 0x1p-8}; /* half an ulp of 1, by type */
-    const struct lab_case *c = &sums->s->of.c;
+    const struct lab_case *c = &sums->s->stages.c;
     const tess_tensor *o = &sums->s->o.view;
     const int64_t at = lab_row(o, key / c->nkv / c->hkv, key / c->nkv % c->hkv, key % c->nkv);
     for (int64_t d = 0; d < c->dv; d++) {
@@ -124,12 +124,12 @@ static void key_check(const struct sums *sums, const struct kernel *kernel, cons
 }
 
 static void outputs_check(const struct stage *s, const struct kernel *kernel, const char *text) {
-    const struct lab_case *c = &s->of.c;
+    const struct lab_case *c = &s->stages.c;
     const size_t keys = (size_t)(c->b * c->hkv * c->nkv), dv = (size_t)c->dv;
     struct sums sums = {s, calloc(keys * dv, sizeof(double)), calloc(keys * dv, sizeof(double)),
                         calloc(keys, sizeof(int64_t))};
     assert_true(sums.total && sums.squares && sums.n);
-    stages_each(&s->of, term_add, &sums);
+    stages_each(&s->stages, term_add, &sums);
     for (int64_t key = 0; key < (int64_t)keys; key++)
         key_check(&sums, kernel, text, key);
     free(sums.total);
@@ -203,18 +203,18 @@ static int64_t nan_is_held(const struct kernel *kernel, const char *text, int64_
     struct stage s;
     int64_t unlisted = 0;
     stage_make(&s, text, TESS_F32);
-    const int64_t block = s.of.c.block_kv;
-    for (int64_t d = 0; d < s.of.c.dv; d++)
+    const int64_t block = s.stages.c.block_kv;
+    for (int64_t d = 0; d < s.stages.c.dv; d++)
         lab_put(s.v.view.data, TESS_F32, lab_row(&s.v.view, 0, head, query) + d, NAN);
     stage_run(&s, kernel, 1);
-    for (int64_t key = 0; key < s.of.c.nkv; key++) {
+    for (int64_t key = 0; key < s.stages.c.nkv; key++) {
         const int64_t tile = key / block * block;
-        const int met = stages_lists(&s.of, 0, head, query, tile, tile + block);
+        const int met = stages_lists(&s.stages, 0, head, query, tile, tile + block);
         const double o = lab_get(s.o.view.data, TESS_F32, lab_row(&s.o.view, 0, 0, key));
-        if (!key_listed(&s.of, key)) {
+        if (!key_listed(&s.stages, key)) {
             assert_true(o == 0);
             unlisted += met;
-        } else if (stages_lists(&s.of, 0, head, query, key, key + 1)) {
+        } else if (stages_lists(&s.stages, 0, head, query, key, key + 1)) {
             assert_true(isnan(o));
         } else if (!met) {
             assert_true(isfinite(o));

@@ -90,14 +90,15 @@ static void transposed_tiles_have_their_places(void **state) {
         for (int64_t l = 0; l < lists; l++)
             for (int64_t row = 0; row < t->rows; row++)
                 for (int64_t e = bcsr_row_begin(t, l, row); e < bcsr_row_end(t, l, row); e++) {
-                    const int64_t at = plan->key_work.entries[e], of = t->col_idx[e];
+                    const int64_t at = plan->key_work.entries[e], column = t->col_idx[e];
                     struct tile turned, tile;
-                    assert_in_range(at, bcsr_row_begin(m, l, of), bcsr_row_end(m, l, of) - 1);
+                    assert_in_range(at, bcsr_row_begin(m, l, column),
+                                    bcsr_row_end(m, l, column) - 1);
                     assert_int_equal(m->col_idx[at], row);
                     tile_at(t, e, &turned);
                     tile_at(m, at, &tile);
                     for (int64_t r = 0; r < bcsr_row_height(t, row); r++)
-                        for (int64_t k = 0; k < bcsr_row_height(m, of); k++)
+                        for (int64_t k = 0; k < bcsr_row_height(m, column); k++)
                             assert_int_equal(tile_row_bits(t, &turned, r, k, 1),
                                              tile_row_bits(m, &tile, k, r, 1));
                     met++;

@@ -114,7 +114,7 @@ static void modifiers_are_planned(void **state) {
     }
 }
 
-/* What both passes multiply, in heads of dims: past 128 dims each gradient computes its scores, and f32
+/* Products of both passes, in heads of dims: past 128 dims each gradient computes its scores, and f32
  * computes them for each half of a gradient. */
 static void costs_count_every_product(void **state) {
     (void)state;

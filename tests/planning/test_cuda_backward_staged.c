@@ -221,9 +221,9 @@ static int64_t pairs_of(int64_t *pair, const struct kernel_args *args, int64_t b
                 for (int64_t c = 0; c < m->block_kv; c++, x++) {
                     const int64_t query = i * m->block_q + r;
                     const int64_t key = m->col_idx[e] * m->block_kv + c;
-                    const int there = query < N_Q && key < N_KV;
-                    pair[x] = there ? query * N_KV + key : -1;
-                    count += there;
+                    const int inside = query < N_Q && key < N_KV;
+                    pair[x] = inside ? query * N_KV + key : -1;
+                    count += inside;
                 }
     }
     return count;

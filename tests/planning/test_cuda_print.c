@@ -1,4 +1,4 @@
-/* What CUDA plans print beside kernels: operand paths, rows of a warp, launches that follow. */
+/* Lines that CUDA plans print beside kernels: operand paths, rows of a warp, launches that follow. */
 #include "support/plans.h"
 
 #include <stdio.h>
@@ -13,16 +13,17 @@ struct setting {
 };
 
 /* The text of a plan for bf16, 4096 tokens and two heads. */
-static void print(char *text, size_t size, const struct setting *of) {
-    tess_pattern *pattern =
-        make(of->spec, (const int64_t[]){4096, 4096, of->block_q, of->block_kv}, 1, 1);
+static void print(char *text, size_t size, const struct setting *setting) {
+    tess_pattern *pattern = make(
+        setting->spec, (const int64_t[]){4096, 4096, setting->block_q, setting->block_kv}, 1, 1);
     tess_problem problem = tess_problem_init();
-    const tess_target target = cuda_target(of->architecture, 232448);
+    const tess_target target = cuda_target(setting->architecture, 232448);
     tess_plan *plan = NULL;
     problem.batch = 1, problem.heads_q = problem.heads_kv = 2;
-    problem.n_q = problem.n_kv = 4096, problem.d_qk = problem.d_v = of->d;
-    problem.type = TESS_BF16, problem.pipeline = of->pipeline, problem.alignment = of->alignment;
-    problem.tile_rows = of->tile_rows, problem.softcap = of->softcap;
+    problem.n_q = problem.n_kv = 4096, problem.d_qk = problem.d_v = setting->d;
+    problem.type = TESS_BF16, problem.pipeline = setting->pipeline,
+    problem.alignment = setting->alignment;
+    problem.tile_rows = setting->tile_rows, problem.softcap = setting->softcap;
     assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
     assert_true(tess_plan_print(plan, text, size) < size);
     tess_plan_free(plan);
@@ -33,7 +34,7 @@ static void operand_paths_are_printed(void **state) {
     (void)state;
     static const char sparse[] = "random(0.3,1)", cut[] = "window(70,0)";
     static const struct {
-        struct setting of;
+        struct setting setting;
         const char *line;
     } cases[] = {
         {{"causal", 64, 64, 128, TESS_FUSED, 90, 0, 128, 0},
@@ -58,7 +59,7 @@ static void operand_paths_are_printed(void **state) {
     cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[16384];
-        print(text, sizeof text, &cases[i].of);
+        print(text, sizeof text, &cases[i].setting);
         if (!strstr(text, cases[i].line))
             fail_msg("case %zu: '%s' does not say '%s'", i, text, cases[i].line);
     }
@@ -67,13 +68,13 @@ static void operand_paths_are_printed(void **state) {
 static void the_launch_after_sddmm_is_printed(void **state) {
     (void)state;
     static const char line[] = "_mma\n            then cuda_sddmm_modify, for softcap and ALiBi\n";
-    struct setting of = {"causal", 64, 64, 64, TESS_STAGED, 90, 0, 0, 0};
+    struct setting setting = {"causal", 64, 64, 64, TESS_STAGED, 90, 0, 0, 0};
     char text[16384];
     cuda_table_needed();
-    print(text, sizeof text, &of);
+    print(text, sizeof text, &setting);
     assert_null(strstr(text, "then "));
-    of.softcap = 30;
-    print(text, sizeof text, &of);
+    setting.softcap = 30;
+    print(text, sizeof text, &setting);
     const char *at = strstr(text, line);
     assert_non_null(at);
     assert_null(strstr(at + sizeof line - 1, "then ")); /* after SDDMM alone */

@@ -1,4 +1,4 @@
-/* What the table tells planning of CUDA's kernels is what the compiled kernels take. */
+/* Facts that the table tells planning of CUDA's kernels are those of the compiled kernels. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* What the host hands to decode kernels: where rows and scales of a cache lie, in bytes. */
+/* Parameters that the host hands to decode kernels: places of rows and scales of a cache, in bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -10,7 +10,7 @@
 #define HEADS 4
 #define HEADS_KV 2
 
-/* What a test packs, cuts and looks at; `tile_heads` heads to a tile, which share their lists. */
+/* Lists that a test packs, cuts and looks at; `tile_heads` heads to a tile, which share their lists. */
 struct cut {
     int64_t tile_heads;
     tess_pattern *pattern;
@@ -90,7 +90,7 @@ static int group_lists(const struct cut *c, int64_t i, int64_t r, int64_t place)
     assert_int_equal(record & MASK_SHORT, g->records[slices * g->n_groups + i]);
     const uint32_t *words = g->mask_bits + (mask << MASK_WORDS_BITS) + r % 8 * 4 + place % 8 / 2;
     const int64_t bit = place / 8 * 4 + r / 8 % 2 * 2 + place % 2;
-    if (c->lists.tile_rows == 8) /* of both heads of a pair */
+    if (c->lists.tile_rows == 8) /* rows of both heads of a pair */
         assert_int_equal(*words >> bit & 1, *words >> (bit ^ 2) & 1);
     if (mask == MASK_NONE || mask == MASK_ALL)
         assert_int_equal(*words, mask == MASK_ALL ? UINT32_MAX : 0);
@@ -302,14 +302,14 @@ static void equal_masks_share_words(void **state) {
     }
 }
 
-/* Where few rows share a key, warps pass over most groups: those of which they list nothing. */
+/* Warps pass over most groups where few rows share a key: over those of which they list nothing. */
 static void warps_pass_over_groups(void **state) {
     (void)state;
     static const struct {
         const char *spec;
         int64_t block_q, block_kv;
         int32_t rows;
-        double none, all; /* of the records, at least */
+        double none, all; /* shares of the records, at least */
     } cases[] = {{"random(0.02,1)", 8, 8, 64, .65, 0},
                  {"random(0.01,1)", 1, 64, 64, .65, 0},
                  {"random(0.5,1)", 16, 16, 64, .45, .45},

@@ -30,18 +30,18 @@ static void plans_are_passes(void **state) {
     static const struct {
         int n;
         tess_stage stages[PLAN_PASSES];
-    } of[] = {[TESS_FUSED] = {1, {TESS_STAGE_ATTENTION}},
-              [TESS_STAGED] = {3, {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM}}};
+    } expected[] = {[TESS_FUSED] = {1, {TESS_STAGE_ATTENTION}},
+                    [TESS_STAGED] = {3, {TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX, TESS_STAGE_SPMM}}};
     tess_pattern *pattern = pattern_make("causal", 100, 16, 1, 1);
     for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++) {
         tess_problem problem = problem_make(100);
         tess_plan *plan = NULL;
         problem.pipeline = (tess_pipeline)pipeline;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
-        assert_int_equal(plan->n_passes, of[pipeline].n);
+        assert_int_equal(plan->n_passes, expected[pipeline].n);
         for (int i = 0; i < plan->n_passes; i++) {
             const struct pass *pass = &plan->passes[i];
-            assert_int_equal(pass->stage, of[pipeline].stages[i]);
+            assert_int_equal(pass->stage, expected[pipeline].stages[i]);
             assert_int_equal(pass->kernel->stage, pass->stage);
             assert_ptr_equal(pass->work, &plan->work);
             assert_ptr_equal(plan_pass(plan, pass->stage), pass);
@@ -275,7 +275,7 @@ static void cuda_plans_need_no_device(void **state) {
     tess_pattern_free(pattern);
 }
 
-/* What the one call compares: the staged pipeline as a plan of it would be predicted. */
+/* Times that the one call compares: the staged pipeline as a plan of it would be predicted. */
 static void staged_is_predicted_without_a_plan(void **state) {
     (void)state;
     static const struct {

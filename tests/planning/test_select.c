@@ -1,7 +1,7 @@
 /* Which kernels and which tile heights plans choose. */
 #include "support/plans.h"
 
-/* What every kernel of its stage computes. */
+/* A problem that every kernel of its stage computes. */
 static tess_problem problem_for_all(int64_t n) {
     tess_problem p = problem_make(n);
     p.type = TESS_BF16, p.d_qk = p.d_v = 32;
@@ -15,7 +15,7 @@ static void kernels_by_name(void **state) {
     static const struct {
         tess_operation operation;
         tess_pipeline pipeline;
-    } of[] = {
+    } by_stage[] = {
         [TESS_STAGE_ATTENTION] = {TESS_ATTENTION, TESS_FUSED},
         [TESS_STAGE_SDDMM] = {TESS_ATTENTION, TESS_STAGED},
         [TESS_STAGE_SOFTMAX] = {TESS_ATTENTION, TESS_STAGED},
@@ -43,8 +43,8 @@ static void kernels_by_name(void **state) {
             continue;
         problem = problem_for_all(64);
         problem.kernel = info.name;
-        problem.pipeline = of[info.stage].pipeline;
-        problem.operation = of[info.stage].operation;
+        problem.pipeline = by_stage[info.stage].pipeline;
+        problem.operation = by_stage[info.stage].operation;
         assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
         assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
@@ -446,7 +446,7 @@ static void cuda_heights_of_packed_heads(void **state) {
     (void)state;
     cuda_table_needed();
     static const struct {
-        int64_t d, heads_kv, rows; /* of a block, and of a tile: two heads make one up */
+        int64_t d, heads_kv, rows; /* rows of a block, and of a tile: two heads make one up */
         const char *kernel;
     } cases[] = {{128, 1, 64, "cuda_attention_bf16_sm90_d128"},
                  {128, 8, 64, "cuda_attention_bf16_sm90_d128"},

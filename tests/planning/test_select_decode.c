@@ -101,7 +101,7 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         int64_t heads, d, d_v;
         int32_t architecture, shared;
         const char *name, *kernel; /* name: as asked */
-        tess_type stored;          /* of K and V, q being f32; TESS_F32: of all bf16 */
+        tess_type stored;          /* type of K and V, q being f32; TESS_F32: of all bf16 */
     } cases[] = {
         {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
         {64, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
@@ -219,8 +219,8 @@ static void cuda_block_lists_go_to_the_forward(void **state) {
     }
 }
 
-/* Where no kernel computes a problem, the reason told is of the kernel nearest to it: of its type first, then of
- * its head sizes; and what takes other head sizes is named. */
+/* Reasons told where no kernel computes a problem are the nearest kernel's: by type first, then by head
+ * sizes; kernels that take other head sizes are named. */
 static void cuda_refusals_are_of_the_nearest_kernel(void **state) {
     (void)state;
     cuda_table_needed();
@@ -309,7 +309,7 @@ static void cuda_blocks_refuse_by_name(void **state) {
     }
 }
 
-/* What test_decode draws is computed on every architecture, also where V in K is declared; on Hopper by the
+/* Draws of test_decode are computed on every architecture, also where V in K is declared; on Hopper by the
  * kernel of block lists that is drawn with it. */
 static void cuda_decode_takes_what_tests_draw(void **state) {
     (void)state;

@@ -10,15 +10,15 @@ struct setting {
     int64_t alignment;
 };
 
-static tess_status setting_plan(tess_plan **plan, const struct setting *of, const char *kernel,
+static tess_status setting_plan(tess_plan **plan, const struct setting *setting, const char *kernel,
                                 int32_t architecture, tess_error *error) {
-    tess_pattern *pattern = pattern_make(of->spec, of->n, of->block, 1, 1);
+    tess_pattern *pattern = pattern_make(setting->spec, setting->n, setting->block, 1, 1);
     tess_problem problem = tess_problem_init();
     const tess_target target = cuda_target(architecture, 232448);
-    problem.batch = 1, problem.heads_q = problem.heads_kv = of->heads;
-    problem.n_q = problem.n_kv = of->n, problem.d_qk = problem.d_v = of->d;
-    problem.pipeline = TESS_STAGED, problem.type = of->type, problem.scale = of->scale;
-    problem.alignment = of->alignment, problem.kernel = kernel;
+    problem.batch = 1, problem.heads_q = problem.heads_kv = setting->heads;
+    problem.n_q = problem.n_kv = setting->n, problem.d_qk = problem.d_v = setting->d;
+    problem.pipeline = TESS_STAGED, problem.type = setting->type, problem.scale = setting->scale;
+    problem.alignment = setting->alignment, problem.kernel = kernel;
     *plan = NULL;
     const tess_status status = tess_plan_create(plan, &problem, pattern, &target, error);
     tess_pattern_free(pattern);
@@ -37,7 +37,7 @@ static void the_shape_of_block_rows_chooses(void **state) {
     (void)state;
     static const char many[] = "random(0.1,1)", few[] = "blockdiag(64)";
     static const struct {
-        struct setting of;
+        struct setting setting;
         const char *sddmm, *softmax, *spmm;
     } cases[] = {
         {{many, 16, 4096, 32, 128, TESS_BF16, 0, 0}, "bf16_mma", "f32_rows", "bf16_mma"},
@@ -65,7 +65,7 @@ static void the_shape_of_block_rows_chooses(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_plan *plan;
         const int32_t architecture = 80 + 10 * (int32_t)(i % 5);
-        assert_int_equal(setting_plan(&plan, &cases[i].of, NULL, architecture, NULL), TESS_OK);
+        assert_int_equal(setting_plan(&plan, &cases[i].setting, NULL, architecture, NULL), TESS_OK);
         const char *const got[] = {variant(plan, TESS_STAGE_SDDMM),
                                    variant(plan, TESS_STAGE_SOFTMAX),
                                    variant(plan, TESS_STAGE_SPMM)};
@@ -81,7 +81,7 @@ static void variants_by_name(void **state) {
     (void)state;
     static const char many[] = "random(0.1,1)";
     static const struct {
-        struct setting of;
+        struct setting setting;
         const char *kernel;
         tess_stage stage;
         const char *why; /* NULL: taken */
@@ -125,7 +125,8 @@ static void variants_by_name(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_error error = tess_error_init();
         tess_plan *plan;
-        const tess_status status = setting_plan(&plan, &cases[i].of, cases[i].kernel, 90, &error);
+        const tess_status status =
+            setting_plan(&plan, &cases[i].setting, cases[i].kernel, 90, &error);
         if (cases[i].why) {
             assert_int_equal(status, TESS_UNSUPPORTED);
             if (!strstr(error.message, cases[i].why))
@@ -140,7 +141,7 @@ static void variants_by_name(void **state) {
 
 static void plans_print_variants(void **state) {
     (void)state;
-    static const struct setting of = {"random(0.1,1)", 16, 4096, 8, 128, TESS_BF16, 0, 0};
+    static const struct setting setting = {"random(0.1,1)", 16, 4096, 8, 128, TESS_BF16, 0, 0};
     static const char *const lines[] = {
         "kernel    sddmm: cuda_sddmm_bf16_gather\n",
         "not cuda_sddmm_bf16_mma: its block rows have more than 8 queries\n",
@@ -151,7 +152,7 @@ static void plans_print_variants(void **state) {
     char text[8192];
     tess_plan *plan;
     cuda_table_needed();
-    assert_int_equal(setting_plan(&plan, &of, NULL, 90, NULL), TESS_OK);
+    assert_int_equal(setting_plan(&plan, &setting, NULL, 90, NULL), TESS_OK);
     assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (!strstr(text, lines[i]))

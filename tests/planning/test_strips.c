@@ -147,14 +147,14 @@ static void form_depends_on_no_other_gradient(void **state) {
         const char *spec;
         int64_t block;
         int joint;
-    } of[] = {
+    } cases[] = {
         {"dense", 64, 1}, {"causal", 64, 1}, {"window(100,0)", 64, 1}, {"random(0.05,1)", 1, 0}};
     (void)state;
-    for (size_t c = 0; c < sizeof of / sizeof *of; c++) {
-        tess_pattern *pattern = pattern_make(of[c].spec, 1000, of[c].block, 1, 1);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        tess_pattern *pattern = pattern_make(cases[c].spec, 1000, cases[c].block, 1, 1);
         tess_problem problem = backward_make(1000, QKV);
         tess_plan *all = plan_created(&problem, pattern);
-        assert_int_equal(all->joint, of[c].joint);
+        assert_int_equal(all->joint, cases[c].joint);
         for (int64_t other = 0; other < 16; other++) {
             problem.alibi = problem.sink = 1;
             problem.gradients = TESS_GRADIENT_Q | other << 1;
@@ -195,7 +195,7 @@ static void dq_keeps_its_pass(void **state) {
     assert_non_null(strstr(text, " rows of sums for d_q\n"));
     tess_plan_free(plan);
 
-    problem.spill_size = INT64_C(2) * 4 * 1024 * 64 * 8; /* of each query one row */
+    problem.spill_size = INT64_C(2) * 4 * 1024 * 64 * 8; /* one row of each query */
     plan = plan_created(&problem, pattern);
     assert_true(plan->joint && plan->key_work.strips.n < n);
     tess_plan_free(plan);

@@ -1,7 +1,7 @@
 /*
- * What a process waits for once: first_call CASE [cpu|cuda] times two runs of a case, from the host and back, in
- * a process that has a context of its device. The first loads the kernels. The library is the one that the
- * loader finds; tests/scripts/first_call.sh compares two.
+ * Times that a process waits for once: first_call CASE [cpu|cuda] times two runs of a case, from the host
+ * and back, in a process that has a context of its device. The first loads the kernels. The library is the
+ * one that the loader finds; tests/scripts/first_call.sh compares two.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * What reserved plans promise of memory: every allocation of tess_plan_reserve may fail, and neither a
+ * Promises of reserved plans about memory: every allocation of tess_plan_reserve may fail, and neither a
  * fill nor a run makes any, nor writes outside of workspace and image.
  */
 #include <setjmp.h>

@@ -47,7 +47,7 @@ static void sums_agree(const char *text, tess_pipeline pipeline) {
     run_on(&s, TESS_ATTENTION_BACKWARD, pipeline, s.pattern, &s.wanted);
     if (lab_identities_hold(&s, why))
         fail_msg("%s: %s", text, why);
-    /* Of a wrong gradient they do not. */
+    /* A wrong gradient breaks the identities. */
     float *first = (float *)(void *)s.wanted.d_v.buffer.data;
     if (s.wanted.d_v.view.type == TESS_F32) {
         first[0] += 100;
@@ -85,14 +85,14 @@ static double parts_apart(const struct lab_tensor *x, const struct lab_tensor *y
     return apart / largest;
 }
 
-/* Of one list: the pairs that causal lists, or those that it does not. */
-static tess_pattern *half_make(const tess_pattern_shape *of, int after) {
-    tess_pattern_shape shape = *of;
+/* One list's half: the pairs that causal lists, or those that it does not. */
+static tess_pattern *half_make(const tess_pattern_shape *whole, int after) {
+    tess_pattern_shape shape = *whole;
     tess_pattern *pattern;
-    uint8_t *mask = malloc((size_t)(of->n_q * of->n_kv));
+    uint8_t *mask = malloc((size_t)(whole->n_q * whole->n_kv));
     assert_non_null(mask);
-    for (int64_t x = 0; x < of->n_q * of->n_kv; x++)
-        mask[x] = (x % of->n_kv > x / of->n_kv) == after;
+    for (int64_t x = 0; x < whole->n_q * whole->n_kv; x++)
+        mask[x] = (x % whole->n_kv > x / whole->n_kv) == after;
     shape.batch = shape.heads = 1;
     assert_int_equal(tess_pattern_from_mask(&pattern, mask, &shape, NULL), TESS_OK);
     free(mask);

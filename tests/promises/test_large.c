@@ -221,7 +221,7 @@ struct wide {
     size_t size; /* bytes */
 };
 
-/* Of the shape and type of `narrow`, and its rows where `copied`. */
+/* A tensor of the shape and type of `narrow`, and its rows where `copied`. */
 static struct wide wide_make(const struct lab_tensor *narrow, int copied) {
     const tess_tensor *from = &narrow->view;
     int64_t element = (int64_t)tess_type_size(from->type);

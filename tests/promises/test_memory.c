@@ -17,10 +17,10 @@
 
 #define N 300
 #define TOP_K 5
-#define BLOCKS 19 /* of 16 queries or keys */
+#define BLOCKS 19 /* blocks of 16 queries or keys */
 
 static struct lab_setting setting;
-static struct lab_tensor d_q, d_k, d_v; /* of the setting's tensors */
+static struct lab_tensor d_q, d_k, d_v; /* gradients of the setting's tensors */
 static tess_pattern *other;
 static int64_t live_at_start; /* the CUDA runtime has some of its own */
 static uint8_t mask[N * N];

@@ -1,5 +1,5 @@
 /*
- * What attention must satisfy whatever the numbers are. A constant V comes back; outputs lie between
+ * Properties of attention whatever the numbers are. A constant V comes back; outputs lie between
  * the smallest and largest V; permuting keys changes nothing. Two halves of the keys merge by their
  * lse to the whole; a list of all blocks is dense attention.
  */

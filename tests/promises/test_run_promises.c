@@ -1,5 +1,5 @@
 /*
- * What tess_run promises: it allocates nothing and prints nothing. It takes a workspace of exactly the
+ * Promises of tess_run: it allocates nothing and prints nothing. It takes a workspace of exactly the
  * size told and refuses one byte less. Bits are the same for every number of threads and every repeat,
  * and threads share one plan. tess_merge, too, allocates nothing and prints nothing.
  */

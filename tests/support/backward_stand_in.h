@@ -15,7 +15,7 @@ const struct backend *__wrap_backend_get(tess_backend backend);
 
 enum { MOST_RUNS = 16, PASS_BYTES = 192 };
 
-/* What the stand-in has seen: the arguments of each pass, in order, and the operands that they point to: of
+/* Calls that the stand-in has seen: the arguments of each pass, in order, and the operands that they point to: of
  * stages, or of the operation, whose room is that of a gradient's. */
 static struct {
     struct kernel_args runs[MOST_RUNS];

@@ -65,7 +65,7 @@ static void scales_draw(tess_problem *p, uint64_t seed, int by_token) {
  * bits, in rows of whole 16 bytes. plain: q's type, and pages alone. */
 static void caches_draw(struct decode_problem *t, uint64_t seed, int plain) {
     tess_problem *p = &t->problem;
-    const tess_type of_16 = p->type          ? TESS_F32 /* as q's */
+    const tess_type of_16 = p->type          ? TESS_F32 /* q's type */
                             : PICK(49, 0, 1) ? TESS_F16
                                              : TESS_BF16;
     p->k_type = p->v_type = of_16;
@@ -123,7 +123,8 @@ struct decode_problem decode_problem_draw(uint64_t seed) {
     *p = device_problem(&t.sizes, d);
     p->type = (tess_type)PICK(21, TESS_F16, TESS_BF16, TESS_F16, TESS_BF16, TESS_F32);
     p->o_f32 = PICK(52, 0, 0, 0, 1);
-    const int plain = blocks && PICK(71, 1, 1, 1, 0) == 1; /* as Hopper's forward takes it */
+    const int plain =
+        blocks && PICK(71, 1, 1, 1, 0) == 1; /* problems that Hopper's forward takes */
     if (plain)
         p->type = (tess_type)PICK(72, TESS_F16, TESS_BF16), p->o_f32 = 0;
     p->d_v = PICK(22, 0, 0, 8, 64) ? pick(seed, 23, (const int64_t[]){8, 64, 128}, 3) : d;

@@ -118,11 +118,11 @@ void device_lists_expect(struct device_lists *l) {
 }
 
 void device_lists_make(struct device_lists *l, const struct device_sizes *sizes, uint64_t seed) {
-    const struct lab_listing of = listing_of(sizes, seed);
+    const struct lab_listing listing = listing_of(sizes, seed);
     *l = (struct device_lists){.sizes = *sizes};
     l->today = malloc((size_t)sizes->batch * sizeof *l->today);
     l->mask = malloc((size_t)(sizes->batch * sizes->list_heads * sizes->n_q * sizes->n_kv));
-    if (lab_listed_draw(&l->listed, &of, 0) || !l->today || !l->mask)
+    if (lab_listed_draw(&l->listed, &listing, 0) || !l->today || !l->mask)
         fail_msg("no memory");
     device_lists_expect(l);
 }

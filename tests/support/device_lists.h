@@ -17,10 +17,10 @@ static inline int64_t pick(uint64_t seed, uint64_t what, const int64_t *from, in
 /* Sizes of a draw; what is 0 has no default. */
 struct device_sizes {
     tess_form form;
-    int64_t batch, heads_q, heads_kv; /* of the problem */
-    int64_t list_batch, list_heads;   /* of the pattern */
+    int64_t batch, heads_q, heads_kv; /* the problem's */
+    int64_t list_batch, list_heads;   /* the pattern's */
     int64_t n_q, n_kv, block_q, block_kv;
-    int64_t capacity; /* as in tess_device_pattern */
+    int64_t capacity; /* see tess_device_pattern */
     int64_t cut_lo, cut_hi, promises;
     int counts, lengths; /* whether they are given */
     int hostile;         /* entries, counts, rows and lengths that are not to be */
@@ -40,7 +40,7 @@ struct device_lists {
     struct lab_listed listed; /* tests may change what its arrays hold */
     uint8_t *mask;            /* [batch][list_heads][n_q][n_kv] */
     int32_t *today;           /* [batch] lengths, 0 for those that cannot be */
-    tess_fill_report report;  /* what a fill must tell, but for keys and items */
+    tess_fill_report report;  /* report that a fill must give, but for keys and items */
 };
 
 /* Sizes of every form, with and without counts, lengths, cuts, promises and what is not to be. */
@@ -50,10 +50,10 @@ struct device_sizes device_sizes_draw(uint64_t seed);
 void device_lists_make(struct device_lists *l, const struct device_sizes *sizes, uint64_t seed);
 void device_lists_free(struct device_lists *l);
 
-/* What the arrays list as they are now, after a test changed them. */
+/* Updates what the arrays list, as they are now, after a test changed them. */
 void device_lists_expect(struct device_lists *l);
 
-/* The same keys as a pattern of the host. */
+/* A pattern of the host with the arrays' keys. */
 tess_pattern *device_lists_pattern(const struct device_lists *l);
 
 /* A problem of the sizes, f32, with d dims. */
@@ -62,7 +62,7 @@ tess_problem device_problem(const struct device_sizes *sizes, int64_t d);
 /* A reserved plan, and room for its image filled with 0xaa; ends the test on failure. */
 tess_plan *device_plan(const struct device_lists *l, const tess_problem *problem,
                        struct lab_buffer *image);
-/* Where the image lies in its buffer, which is aligned to less. */
+/* Place of the image in its buffer, which is aligned to less. */
 static inline void *device_image(const struct lab_buffer *image) {
     const uintptr_t at = (uintptr_t)image->data;
     return image->data + ((at + 255) / 256 * 256 - at);

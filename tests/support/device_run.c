@@ -68,11 +68,11 @@ tess_arguments arguments_of(struct tensors *t, const tess_plan *plan, const void
     lab_tensor_poison(&t->lse);
     const struct lab_cache *c = &t->cache;
     a.q = &lab_cache_q(c, &t->q)->view, a.k = &lab_cache_k(c, &t->k)->view;
-    a.q_rope = c->q_rope.buffer.base ? &c->q_rope.view : NULL, a.k_rope = c->of.k_rope;
+    a.q_rope = c->q_rope.buffer.base ? &c->q_rope.view : NULL, a.k_rope = c->caching.k_rope;
     a.o = &t->o.view, a.lse = &t->lse.view;
     a.v = c->v_in_k ? NULL : &lab_cache_v(c, &t->v)->view;
-    a.page_table = c->of.table, a.page_table_stride = c->table_stride;
-    a.k_scale = c->of.k_scale, a.v_scale = c->v_in_k ? NULL : c->of.v_scale;
+    a.page_table = c->caching.table, a.page_table_stride = c->table_stride;
+    a.k_scale = c->caching.k_scale, a.v_scale = c->v_in_k ? NULL : c->caching.v_scale;
     a.workspace = t->workspace.data, a.workspace_size = tess_plan_workspace_size(plan);
     a.image = image, a.image_size = image ? tess_plan_image_size(plan) : 0;
     return a;
@@ -97,7 +97,7 @@ void hold(const struct tensors *t, const tess_pattern *pattern, const struct lab
     struct lab_oracle oracle;
     struct lab_report report;
     struct lab_scoring over = scoring ? *scoring : (struct lab_scoring){0};
-    over.cache = &t->cache.of;
+    over.cache = &t->cache.caching;
     if (lab_oracle_run(&oracle, &t->q.view, &lab_cache_k(&t->cache, &t->k)->view,
                        &lab_cache_v(&t->cache, &t->v)->view, pattern, &over, NULL, 0))
         fail_msg("no memory");

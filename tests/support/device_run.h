@@ -10,7 +10,7 @@
 
 struct tensors {
     struct lab_tensor q, k, v, o, lse;
-    struct lab_cache cache; /* what runs and the oracle find in place of k and v */
+    struct lab_cache cache; /* stands in place of k and v, for runs and the oracle */
     struct lab_buffer workspace;
 };
 /* k and v have the problem's types; pages and scales are drawn. */

@@ -82,7 +82,7 @@ static int group_release(struct context *c, int n, enum state state) {
     for (int i = 0; i < n; i++)
         if (c[i].line != c[0].line || c[i].operation != c[0].operation)
             fail_msg("threads wait at lines %d and %d", c[0].line, c[i].line);
-    uint64_t ballot = 0; /* of a warp; of a thread block, whether any is set */
+    uint64_t ballot = 0; /* votes of a warp; of a thread block, whether any is set */
     for (int i = 0; i < n; i++)
         ballot |= c[i].given << (state == WAITS_FOR_WARP ? i : 0);
     for (int i = 0; i < n; i++) {

@@ -86,7 +86,7 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
             s.capacity = 1 + lab_below(seed, 9, 3, 5000);
             if (s.form == TESS_INDICES && s.capacity > s.n_kv / s.block_kv)
                 s.capacity = s.n_kv / s.block_kv;
-            if (seed % 24 == 0) /* of several tiles */
+            if (seed % 24 == 0) /* block rows of several tiles */
                 s.n_q = 1 + lab_below(seed, 9, 1, 150), s.block_q = 64;
         }
         if (seed % 12 == 5) { /* more units than a thread block has threads, some of them split */
@@ -138,7 +138,7 @@ static void counts_and_lengths(filled_filler *fill) {
     device_lists_free(&l);
 }
 
-/* As many blocks as there is room for, one fewer and, of rows that may be padded, one more. */
+/* Blocks as many as there is room for, one fewer and, of rows that may be padded, one more. */
 static void blocks_of_capacities(filled_filler *fill) {
     for (int form = TESS_BLOCK_ROWS; form <= TESS_BLOCK_BITS; form++)
         for (int64_t capacity = 23; capacity <= 24 + (form == TESS_BLOCK_ROWS); capacity++) {

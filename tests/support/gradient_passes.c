@@ -244,7 +244,7 @@ void run_make(struct run *r, const struct setting *setting) {
     if (s->poison)
         poison(r);
     forward_make(r);
-    const struct lab_gradients_of of = {.q = &r->q.view,
+    const struct lab_gradients_of in = {.q = &r->q.view,
                                         .k = &r->k.view,
                                         .v = &r->v.view,
                                         .d_o = &r->d_o.view,
@@ -252,7 +252,7 @@ void run_make(struct run *r, const struct setting *setting) {
                                         .pattern = r->pattern,
                                         .scoring = &r->scoring,
                                         .o_type = r->o.view.type};
-    assert_int_equal(0, lab_gradients_run(&r->of, &of));
+    assert_int_equal(0, lab_gradients_run(&r->expected, &in));
     r->stats = malloc(3 * (size_t)(s->batch * s->heads_q * s->n_q) * sizeof *r->stats);
     assert_non_null(r->stats);
 }
@@ -275,7 +275,7 @@ void run_free(struct run *r) {
     schedule_free(&r->keys);
     strips_free(&r->strips);
     lab_oracle_free(&r->oracle);
-    lab_gradients_free(&r->of);
+    lab_gradients_free(&r->expected);
 }
 
 /* ---- running ---- */

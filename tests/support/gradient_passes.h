@@ -15,14 +15,14 @@ struct setting {
     const char *spec;
     int64_t batch, heads_q, heads_kv, lists; /* lists: heads of the pattern */
     int64_t n_q, n_kv, d_qk, d_v, block_q, block_kv;
-    tess_type type, out;                     /* of inputs, of gradients */
+    tess_type type, out;                     /* types of inputs, of gradients */
     int o_f32, rest, apart, by_delta, d_lse; /* apart: rows of tensors are not next to each other */
     double scale, softcap;
     int alibi, sink, positions;
     int32_t dropped;
     int32_t tile_rows, tile_keys;
     int64_t tile_heads, part_keys;
-    double size, size_k; /* of Q and K; 0: 1 */
+    double size, size_k; /* factors of Q and K; 0: 1 */
     int poison;          /* NaN in whatever nobody lists */
 };
 
@@ -48,7 +48,7 @@ struct run {
     uint64_t seed;
     struct lab_scoring scoring;
     struct lab_oracle oracle;
-    struct lab_gradients of;
+    struct lab_gradients expected;
 };
 
 enum { ALL = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V };

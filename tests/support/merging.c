@@ -189,7 +189,7 @@ static void part_fill(struct result *r, int p, int parts) {
     assert_null(lab_mirror_send(&r->mirror));
 }
 
-/* What an element of a type may be off by, as a part of it, when it is rounded once. */
+/* Error of an element of a type, as a part of it, when it is rounded once. */
 static double rounding(tess_type type) {
     return type == TESS_F32 ? 0x1p-24 : type == TESS_F16 ? 0x1p-11 : 0x1p-8;
 }

@@ -117,9 +117,9 @@ static tess_tensor cut(const tess_tensor *whole, const int64_t first[3], const i
 /* A tensor of the setting where the mirror has it, cut. */
 static tess_tensor cut_there(struct lab_mirror *mirror, const struct lab_tensor *whole,
                              const int64_t first[3], const int64_t size[3]) {
-    tess_tensor there;
-    assert_int_equal(lab_mirror_tensor(mirror, whole, &there), 0);
-    return cut(&there, first, size);
+    tess_tensor placed;
+    assert_int_equal(lab_mirror_tensor(mirror, whole, &placed), 0);
+    return cut(&placed, first, size);
 }
 
 void slice_run(struct lab_setting *s, const struct slice *at, tess_backend backend,

@@ -1,4 +1,4 @@
-/* What holds of score modifiers on every backend: the words of dropout, slices of a whole problem, key
+/* Score modifiers on every backend: the words of dropout, slices of a whole problem, key
  * positions, sinks at their ends. */
 #ifndef TESTS_MODIFIED_H
 #define TESTS_MODIFIED_H

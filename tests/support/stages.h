@@ -36,7 +36,7 @@ void stages_each(const struct stages *s, stages_visit *visit, void *context);
 /* Whether any head that reads list (b, h)'s keys j0 ... j1 - 1 lists one of them for query i. */
 int stages_lists(const struct stages *s, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t j1);
 
-/* What the plan would know. */
+/* Arguments as a plan would make them. */
 struct kernel_args stages_args(const struct stages *s);
 
 /* Runs a kernel in a workspace of exactly its size, between canaries. */

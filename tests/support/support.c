@@ -149,7 +149,7 @@ void shared_inputs_are_right(const char *path, tess_backend backend) {
     each_case(path, backend, case_is_right_shared);
 }
 
-/* What all dims of the one query and of the first of two keys hold; the other key is 0. */
+/* Contents of all dims of the one query and of the first of two keys; the other key is 0. */
 struct extreme {
     tess_type type;
     double scale, q, k;

@@ -1,4 +1,4 @@
-/* What several tests share: a case with its tensors, planned and run in one call; and tests that hold for
+/* Parts that several tests share: a case with its tensors, planned and run in one call; and tests that hold for
  * every backend. */
 #ifndef TESTS_SUPPORT_H
 #define TESTS_SUPPORT_H
@@ -22,7 +22,7 @@ void case_fails(const struct lab_case *c, tess_backend backend, tess_pipeline pi
 /* Holds each case of a file against the oracle, on each pipeline that it asks for. */
 void cases_are_right(const char *path, tess_backend backend);
 
-/* The same with inputs that all heads and batches share, by strides of 0. */
+/* Cases are right with inputs that all heads and batches share, by strides of 0. */
 void shared_inputs_are_right(const char *path, tess_backend backend);
 
 /* Only the product of scale, query and key has to be in range, not that of two of them. */

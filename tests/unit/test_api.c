@@ -1,4 +1,4 @@
-/* What the run functions refuse, in words, with outputs untouched; and the one call. */
+/* Refusals of the run functions, in words, with outputs untouched; and the one call. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include <setjmp.h>
 #include <stdarg.h>

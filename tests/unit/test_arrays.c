@@ -41,7 +41,7 @@ enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const struct { int64_t batch, heads; } lists[] = {{0, 0}, {1, 1}, {2, 1}, {1, 3}, {2, 3}};
 enum { LISTS = sizeof lists / sizeof *lists };
 
-/* Of a hundred blocks, how many are listed. */
+/* Blocks of a hundred that are listed. */
 static const uint32_t densities[] = {0, 2, 30, 100};
 enum { DENSITIES = sizeof densities / sizeof *densities };
 
@@ -72,7 +72,7 @@ static uint64_t *bits_of(const struct blocks *x) {
     return bits;
 }
 
-/* The same blocks by lists. */
+/* A pattern of the blocks by lists. */
 static tess_pattern *pattern_of_lists(const struct blocks *x) {
     int64_t rows = x->lists * x->rows, n = 0;
     int64_t *ptr = malloc((size_t)(x->lists * (x->rows + 1)) * sizeof *ptr);
@@ -99,7 +99,7 @@ static tess_pattern *pattern_of_lists(const struct blocks *x) {
     return p;
 }
 
-/* Where the padding of a row stands. */
+/* Places of a row's padding. */
 enum padding { PADDING_LAST, PADDING_FIRST, PADDING_ANYWHERE };
 
 /*

@@ -99,7 +99,7 @@ static void staged_passes_are_bound(void **state) {
         const float *q, *k, *v, *o, *scores; /* NULL: not bound */
         int64_t d_qk, d_v;
         int modified, scaled;
-    } of[] = {
+    } expected[] = {
         {TESS_STAGE_DELTA, NULL, NULL, NULL, NULL, NULL, QK, DV, 1, 1},
         {TESS_STAGE_SDDMM, m->q, m->k, NULL, NULL, scores, QK, DV, 0, 1},
         {TESS_STAGE_SDDMM, m->d_o, m->v, NULL, NULL, gradients, DV, DV, 0, 0},
@@ -108,26 +108,26 @@ static void staged_passes_are_bound(void **state) {
         {TESS_STAGE_SPMM, NULL, NULL, m->k, m->d_q, gradients, QK, QK, 0, 0},
         {TESS_STAGE_SPMM_TRANSPOSED, NULL, NULL, m->q, m->d_k, gradients, QK, QK, 0, 0},
     };
-    assert_int_equal(seen.n, sizeof of / sizeof *of);
+    assert_int_equal(seen.n, sizeof expected / sizeof *expected);
     assert_true(gradients - scores == s.plan->scores_count);
     for (int i = 0; i < seen.n; i++) {
         const struct kernel_work *a = &seen.runs[i].work;
         const struct stage_operands *o = &seen.stages[i];
         const struct problem *p = &seen.problems[i];
-        assert_int_equal(seen.runs[i].kernel->stage, of[i].stage);
-        assert_ptr_equal(o->q.data, of[i].q);
-        assert_ptr_equal(o->k.data, of[i].k);
-        assert_ptr_equal(o->v.data, of[i].v);
-        assert_ptr_equal(o->o.data, of[i].o);
-        assert_ptr_equal(o->scores, of[i].scores);
-        assert_int_equal(p->d_qk, of[i].d_qk);
-        assert_int_equal(p->d_v, of[i].d_v);
-        assert_int_equal(modifiers_any(&p->modifiers), of[i].modified);
-        assert_true((p->scale != 1) == of[i].scaled);
+        assert_int_equal(seen.runs[i].kernel->stage, expected[i].stage);
+        assert_ptr_equal(o->q.data, expected[i].q);
+        assert_ptr_equal(o->k.data, expected[i].k);
+        assert_ptr_equal(o->v.data, expected[i].v);
+        assert_ptr_equal(o->o.data, expected[i].o);
+        assert_ptr_equal(o->scores, expected[i].scores);
+        assert_int_equal(p->d_qk, expected[i].d_qk);
+        assert_int_equal(p->d_v, expected[i].d_v);
+        assert_int_equal(modifiers_any(&p->modifiers), expected[i].modified);
+        assert_true((p->scale != 1) == expected[i].scaled);
         assert_ptr_equal(a->bcsr, &s.plan->work.bcsr);
         assert_ptr_equal(a->transposed, &s.plan->key_work.bcsr);
         assert_ptr_equal(a->entries, s.plan->key_work.entries);
-        const int keys = of[i].stage == TESS_STAGE_SPMM_TRANSPOSED;
+        const int keys = expected[i].stage == TESS_STAGE_SPMM_TRANSPOSED;
         assert_ptr_equal(a->schedule, keys ? &s.plan->key_work.schedule : &s.plan->work.schedule);
     }
     const struct gradient_operands *own = &seen.own[0];
@@ -249,7 +249,7 @@ static void delta_stands_for_o(void **state) {
     setting_free(&s);
 }
 
-/* What a run of one operation has no use for is refused in it. */
+/* Arguments that a run of one operation has no use for are refused in it. */
 static void arguments_are_refused(void **state) {
     (void)state;
     struct setting s;

@@ -275,7 +275,7 @@ static void problems_are_refused_by_name(void **state) {
     plan_refuses(&p, NULL, TESS_INVALID_ARGUMENT, "type is not TESS_F32");
 }
 
-/* What the fused pipeline alone computes, and no backward. */
+/* Caches are computed by the fused pipeline alone, and by no backward. */
 static void other_pipelines_refuse_caches(void **state) {
     (void)state;
     for (int which = 0; which < 3; which++) {
@@ -373,7 +373,7 @@ static void runs_are_refused_by_name(void **state) {
     run_refuses(&t, plan, &a, "page_table");
     a.page_table = (const int32_t *)(const void *)((const char *)good.page_table + 2);
     run_refuses(&t, plan, &a, "page_table");
-    a = good, a.page_table_stride = 9; /* of 10 */
+    a = good, a.page_table_stride = 9; /* a table's rows have 10 */
     run_refuses(&t, plan, &a, "page_table_stride");
     a.page_table_stride = -10;
     run_refuses(&t, plan, &a, "page_table_stride");
@@ -398,7 +398,7 @@ static void runs_are_refused_by_name(void **state) {
 
     tensors_free(&t);
 
-    p = device_problem(&device_small, 32), p.v_in_k = 1; /* what it does not declare */
+    p = device_problem(&device_small, 32), p.v_in_k = 1; /* bare does not declare V in K */
     tensors_make(&t, &p, 1);
     plan = device_plan(&l, &p, &image);
     device_fill(&l, plan, &image);

@@ -55,7 +55,7 @@ static void a_plan_serves_every_length(void **state) {
         tensors_make(&t, &problem, 3);
         tess_plan *plan = device_plan(&l, &problem, &image);
         for (int32_t length = 0; length <= 300; length += length < 40 ? 1 : 13) {
-            const int64_t d = type ? 16 : 32; /* of floats that hold a row */
+            const int64_t d = type ? 16 : 32; /* dims of a row, as floats hold it */
             struct guarded k = guarded_make(s.n_kv, d, length), v = guarded_make(s.n_kv, d, length);
             *(int32_t *)(void *)l.listed.lengths.data = length;
             for (int64_t i = 0; i < length * 32; i++) {

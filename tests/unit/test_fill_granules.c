@@ -24,7 +24,7 @@ enum { GROUP = 64, WORK = 400000, PAGES = 1000 };
 
 static int64_t cases = 300, first_seed = 1;
 
-/* What the draws had. */
+/* Counts of what the draws had. */
 static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules;
 
 /* ---- windows ---- */
@@ -112,16 +112,16 @@ static int has_page(const struct walk *w, int64_t list, int64_t key) {
 /* Granule `at` of a tile, as the kernel's producer finds it. */
 static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t full, int32_t at) {
     const struct fill_arrays *a = &w->job->arrays;
-    const int32_t n = at < full ? at : at - full, of = n & ((1 << w->each) - 1);
+    const int32_t n = at < full ? at : at - full, within = n & ((1 << w->each) - 1);
     struct fill_granule g;
     if (at < full) {
         const struct list_run *run = &a->full[a->full_ptr[T] + (n >> w->each)];
-        g = fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, of,
+        g = fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, within,
                             w->bits);
     } else {
         const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
-        g = fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width, of,
-                            w->bits);
+        g = fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width,
+                            within, w->bits);
     }
     if (g.window && !has_page(w, T / w->job->shape->tiles, g.key))
         g.window = 0, absent_granules++;
@@ -132,8 +132,8 @@ static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t f
 static int32_t whole_before(const struct walk *w, int64_t T, int32_t begin, int32_t whole) {
     const struct list_run *runs = w->job->arrays.full + w->job->arrays.full_ptr[T];
     for (int32_t at = 0; at < whole; at++) {
-        const int32_t n = begin + at, of = n & ((1 << w->each) - 1);
-        if (!has_page(w, T / w->job->shape->tiles, runs[n >> w->each].key + (of << w->bits)))
+        const int32_t n = begin + at, within = n & ((1 << w->each) - 1);
+        if (!has_page(w, T / w->job->shape->tiles, runs[n >> w->each].key + (within << w->bits)))
             return at;
     }
     return whole;
@@ -209,7 +209,7 @@ static void item_count(const struct walk *w, const struct work_item *item) {
     parts += item->parts > 1;
 }
 
-/* What has been counted of a tile is what its queries list. */
+/* Holds the counts of a tile to what its queries list. */
 static void tile_hold(const struct walk *w, const struct work_item *item, uint64_t seed) {
     const struct fill_shape *s = w->job->shape;
     const struct device_sizes *sizes = &w->lists->sizes;

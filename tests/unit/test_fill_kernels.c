@@ -84,7 +84,7 @@ static void kernels_fill(const tess_plan *plan, const struct device_lists *l, vo
         p.place_chunk = 1 + lab_below(seed, 9, 10, 200);
         p.items_chunk = 1 + lab_below(seed, 9, 11, 100);
         p.blocks = (int32_t)(1 + lab_below(seed, 9, 12, p.blocks));
-        if (p.threads > 64) /* of several counts each */
+        if (p.threads > 64) /* threads have several counts each */
             p.threads = p.block = 64, p.thread_bits = 6;
         else if (p.words) /* windows */
             p.words = FILL_WINDOW * (int32_t)(1 + lab_below(seed, 9, 13, p.words / FILL_WINDOW));
@@ -128,7 +128,8 @@ static void entries_past_a_count_are_not_read(void **state) {
     munmap(memory, 2 * page);
 }
 
-/* Of a block row under a causal cut tiles 3 and 1 have bands and sums, 2 none: a barrier fewer lies between those. */
+/* Tiles 3 and 1 of a block row under a causal cut have bands and sums, 2 none: a barrier fewer lies between
+ * those. */
 static void sums_of_cut_tiles_take_turns(void **state) {
     struct device_sizes s = device_small;
     struct device_lists l;
@@ -144,7 +145,7 @@ static void sums_of_cut_tiles_take_turns(void **state) {
             key += 64; /* none of tile 2's band */
     }
     device_lists_expect(&l);
-    for (uint64_t seed = 0; seed < 1000; seed++) /* of tiles of 64 rows; at 463 the sums have met */
+    for (uint64_t seed = 0; seed < 1000; seed++) /* tiles have 64 rows; at 463 the sums have met */
         if (lab_below(seed, 9, 5, 3) == 0 && lab_below(seed, 9, 6, 7) == 6)
             filled_alike(&l, kernels_fill, seed);
     device_lists_free(&l);

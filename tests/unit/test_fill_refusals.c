@@ -118,7 +118,7 @@ static void reserve_refuses_by_name(void **state) {
     target.backend = TESS_CUDA, target.multiprocessors = 132, target.architecture = 90;
     if (!has_cuda())
         reserve_refuses(&p, &d, &target, TESS_NO_CUDA, "target", "CUDA");
-    /* What no image holds: more entries than addresses. */
+    /* Lists that no image holds: more entries than addresses. */
     p.n_q = 1 << 30, p.n_kv = INT32_MAX, p.d_qk = p.d_v = 1;
     d.n_q = 1 << 30, d.n_kv = INT32_MAX, d.capacity = INT32_MAX;
     reserve_refuses(&p, &d, NULL, TESS_INVALID_ARGUMENT, "pattern", "2^48");

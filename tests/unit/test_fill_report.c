@@ -79,7 +79,7 @@ static const struct fault {
     int64_t value, other;
     tess_list_fault kind;
     int64_t batch, head, row, position;
-    const char *words; /* of a strict plan */
+    const char *words; /* error of a strict plan */
 } faults[] = {
     {.form = TESS_INDICES,
      .kind = TESS_FAULT_NONE,

@@ -91,11 +91,11 @@ struct problem_at_hand {
 };
 
 /* Numbers of f32, so that both see the same. */
-static void draw(float *to, double complex *of, size_t n, uint64_t stream) {
+static void draw(float *to, double complex *exact, size_t n, uint64_t stream) {
     for (size_t i = 0; i < n; i++) {
         to[i] = (float)lab_normal(11, stream, i);
-        if (of)
-            of[i] = (double)to[i];
+        if (exact)
+            exact[i] = (double)to[i];
     }
 }
 
@@ -129,14 +129,14 @@ static void make(struct problem_at_hand *p, const char *spec, const struct lab_s
     p->tv = tess_tensor_bhnd(p->v, TESS_F32, B, H_KV, N_KV, D_V);
     p->tdo = tess_tensor_bhnd(p->d_o, TESS_F32, B, H, N, D_V);
     p->tdlse = tess_tensor_bhnd(p->d_lse, TESS_F32, B, H, N, 1);
-    const struct lab_gradients_of of = {.q = &p->tq,
+    const struct lab_gradients_of in = {.q = &p->tq,
                                         .k = &p->tk,
                                         .v = &p->tv,
                                         .d_o = &p->tdo,
                                         .d_lse = &p->tdlse,
                                         .pattern = pattern,
                                         .scoring = &p->loss.scoring};
-    assert_int_equal(0, lab_gradients_run(&p->gradients, &of));
+    assert_int_equal(0, lab_gradients_run(&p->gradients, &in));
 }
 
 static void unmake(struct problem_at_hand *p) {
@@ -220,17 +220,17 @@ static void central_differences_agree(void **state) {
     for (size_t c = 0; c < sizeof scorings / sizeof *scorings; c++) {
         static struct problem_at_hand p;
         make(&p, "window(2,3)", &scorings[c]);
-        float *const of[] = {&p.q[0][0][0][0], &p.k[0][0][0][0], &p.v[0][0][0][0]};
+        float *const inputs[] = {&p.q[0][0][0][0], &p.k[0][0][0][0], &p.v[0][0][0][0]};
         const double *const by[] = {p.gradients.q.value, p.gradients.k.value, p.gradients.v.value};
         const size_t counts[] = {COUNT(p.q), COUNT(p.k), COUNT(p.v)};
         for (int t = 0; t < 3; t++)
             for (size_t x = 0; x < counts[t]; x += 7) {
-                const float was = of[t][x];
-                of[t][x] = was + 0x1p-9F;
-                const double up = (double)of[t][x], above = forward_loss(&p);
-                of[t][x] = was - 0x1p-9F;
-                const double down = (double)of[t][x], below = forward_loss(&p);
-                of[t][x] = was;
+                const float was = inputs[t][x];
+                inputs[t][x] = was + 0x1p-9F;
+                const double up = (double)inputs[t][x], above = forward_loss(&p);
+                inputs[t][x] = was - 0x1p-9F;
+                const double down = (double)inputs[t][x], below = forward_loss(&p);
+                inputs[t][x] = was;
                 assert_true(fabs((above - below) / (up - down) - by[t][x]) < 1e-4);
             }
         unmake(&p);
@@ -239,7 +239,7 @@ static void central_differences_agree(void **state) {
 
 /* ---- identities ---- */
 
-/* Of plain attention: sum_j dV = sum_i dO of rows that list a key; sum q dQ = sum k dK. */
+/* Identities of plain attention: sum_j dV = sum_i dO of rows that list a key; sum q dQ = sum k dK. */
 static void identities_hold(void **state) {
     (void)state;
     static struct problem_at_hand p;
@@ -341,10 +341,10 @@ static void plain_f32_is_within_the_bounds_where_one_dim_outweighs_the_others(vo
         for (int d = 0; d < WIDE; d++)
             p.q[d] = d == 0 ? sqrtf(WIDE) : 0.1F * p.q[d];
         plain_gradients(&p);
-        const struct lab_gradients_of of = {
+        const struct lab_gradients_of in = {
             .q = &q, .k = &k, .v = &v, .d_o = &d_o, .pattern = pattern};
         const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0, 256};
-        assert_int_equal(0, lab_gradients_run(&gradients, &of));
+        assert_int_equal(0, lab_gradients_run(&gradients, &in));
         lab_compare_gradient(&report, "dV", &gradients.v, &d_v, &rule);
         worst = fmax(worst, report.worst);
         if (report.ok) {

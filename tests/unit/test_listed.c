@@ -21,12 +21,12 @@ static struct lab_listed listed_make(const char *text, uint64_t set) {
     return l;
 }
 
-/* Where the entries stand that name a key, and in what order. */
+/* Places of the entries that name a key, and in what order. */
 static void listed_entries(void **state) {
     (void)state;
     static const struct {
         const char *letters;
-        int first, mixed, falls, twice, wrong; /* what some row has; the others must not */
+        int first, mixed, falls, twice, wrong; /* marks that some row has; the others must not */
     } table[] = {{"", 0, 0, 0, 0, 0},           {",entries=f", 1, 0, 0, 0, 0},
                  {",entries=m", 0, 1, 0, 0, 0}, {",entries=u", 0, 0, 1, 0, 0},
                  {",entries=d", 0, 0, 1, 1, 0}, {",entries=w", 0, 1, 1, 1, 1}};

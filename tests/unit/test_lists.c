@@ -19,7 +19,8 @@ struct expanded {
     unsigned char *seen;
     unsigned char *taken; /* [n_kv] keys that a run has named */
     int64_t n_kv, rows, keys;
-    int64_t groups; /* of LISTS_GROUP rows, that list a masked key: over all keys and tiles */
+    int64_t
+        groups; /* groups of LISTS_GROUP rows, that list a masked key: over all keys and tiles */
 };
 
 static void key_take(struct expanded *x, int64_t key) {

@@ -24,7 +24,7 @@ static void right_within_the_bounds(void **state) {
 
 /* ---- dropout's words ---- */
 
-/* Of the authors' table of known answers, for seven rounds. */
+/* Answers of the authors' table, for seven rounds. */
 static void philox_is_philox(void **state) {
     static const struct {
         uint32_t counter[4], key[2], words[4];
@@ -46,7 +46,7 @@ static void philox_is_philox(void **state) {
     }
 }
 
-/* As many are kept as ought to be, to 4 sigma, in all and by words of a call. */
+/* Weights are kept as often as they ought to be, to 4 sigma, in all and by words of a call. */
 static void the_rate_is_kept(void **state) {
     static const int64_t dropped[] = {1, 655, 6554, 32768, 65535};
     enum { N = 1024 };
@@ -104,9 +104,9 @@ static void what_is_off_changes_no_bit(void **state) {
         const uint64_t o = lab_buffer_hash(&s.o.buffer), lse = lab_buffer_hash(&s.lse.buffer);
         lab_tensor_poison(&s.o);
         lab_tensor_poison(&s.lse);
-        struct lab_setting of = s; /* a slice of 9 heads, 100 queries and 150 keys */
-        of.c.h = of.c.hkv = 9, of.c.n = 100, of.c.nkv = 150;
-        slice_run(&of, &(struct slice){0, 1, 0, 2, 0, 80, 0, 120, NULL}, TESS_CPU,
+        struct lab_setting part = s; /* a slice of 9 heads, 100 queries and 150 keys */
+        part.c.h = part.c.hkv = 9, part.c.n = 100, part.c.nkv = 150;
+        slice_run(&part, &(struct slice){0, 1, 0, 2, 0, 80, 0, 120, NULL}, TESS_CPU,
                   (tess_pipeline)pipeline);
         assert_true(o == lab_buffer_hash(&s.o.buffer) && lse == lab_buffer_hash(&s.lse.buffer));
         lab_setting_free(&s);
@@ -167,14 +167,14 @@ static void problems_are_refused(void **state) {
 
 static void arguments_are_refused(void **state) {
     static const struct {
-        const char *name, *of;
+        const char *name, *option;
     } arrays[] = {{"alibi", "alibi=1"}, {"sink", "sink=1"}, {"seed", "dropout=0.5"}};
     (void)state;
     for (int a = 0; a < 3; a++) {
         struct lab_setting plain, s;
         char text[LAB_CASE_TEXT];
         tess_error error = tess_error_init();
-        snprintf(text, sizeof text, "h=2,n=10,d=8,%s", arrays[a].of);
+        snprintf(text, sizeof text, "h=2,n=10,d=8,%s", arrays[a].option);
         setting_make(&plain, "h=2,n=10,d=8");
         setting_make(&s, text);
         tess_plan *without = setting_plan(&plain, NULL, TESS_FUSED, 1);

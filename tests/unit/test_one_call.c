@@ -19,7 +19,7 @@ const struct backend *__wrap_backend_get(tess_backend backend);
 
 enum { MOST_KERNELS = 64 };
 
-/* What the stand-in does, and what it has seen. */
+/* State of the stand-in: what it does, and what it has seen. */
 static struct {
     int fused_dear, fused_refuses, staged_refuses;
     int fused_run_refused, staged_run_refused; /* by the last kernel that is asked before a run */
@@ -49,8 +49,8 @@ static const char *refuses(const struct kernel *kernel, const struct problem *pr
     const int both = kernel->stage == TESS_STAGE_DELTA;
     if (!both && (is_fused(kernel->stage) ? stand_in.fused_refuses : stand_in.staged_refuses))
         return "it does not today";
-    const struct kernel *of = &real->kernels[kernel - kernels];
-    return of->family->refuses(of, problem, target);
+    const struct kernel *original = &real->kernels[kernel - kernels];
+    return original->family->refuses(original, problem, target);
 }
 
 /* The staged pipeline's last pass, of either operation, or the fused one's. */
@@ -148,7 +148,7 @@ static void the_cheaper_that_can_runs(void **state) {
     tess_pattern_free(pattern);
 }
 
-/* What takes tensors is found out before anything runs; then the other pipeline has its turn. */
+/* A pipeline that takes the tensors is found before anything runs; then the other pipeline has its turn. */
 static void the_other_runs_where_one_refuses_the_tensors(void **state) {
     static const struct {
         int fused_dear, fused_refused, staged_refused;
@@ -202,7 +202,7 @@ static void the_other_runs_where_one_refuses_the_tensors(void **state) {
 
 /* ---- the backward ---- */
 
-/* What the tensors of a backward hold, and its gradients by the definition, in double. */
+/* Contents of a backward's tensors, and its gradients by the definition, in double. */
 static struct {
     float q[HEADS][N][DIMS], k[HEADS][N][DIMS], v[HEADS][N][DIMS], d_o[HEADS][N][DIMS];
     float o[HEADS][N][DIMS], lse[HEADS][N];
@@ -217,7 +217,7 @@ static double dot(const float *x, const float *y) {
     return sum;
 }
 
-/* Of query i, which sees keys 0 ... i. */
+/* Checks query i, which sees keys 0 ... i. */
 static void query_right(int h, int i) {
     const double scale = 1 / sqrt(DIMS);
     double p[N], sum = 0, delta = 0;

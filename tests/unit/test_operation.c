@@ -1,5 +1,5 @@
 /*
- * What a new operation takes: this file, and no line elsewhere. Sums of the listed scores of each query, in two
+ * A new operation takes this file, and no line elsewhere. Sums of the listed scores of each query, in two
  * passes: SDDMM, which the CPU has, and a kernel of the operation's own. Linked with --wrap=operation_get.
  */
 #include <setjmp.h>
@@ -155,7 +155,7 @@ static void row_sums_are_planned_and_run(void **state) {
     assert_int_equal(passes_run(plan->passes, plan->n_passes, &args, &error), TESS_OK);
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < N; i++) {
-            float sum = 0; /* of whole numbers: exact in any order */
+            float sum = 0; /* whole numbers: exact in any order */
             for (int j = 0; j <= i; j++)
                 for (int d = 0; d < D; d++)
                     sum += q[h][i][d] * k[h][j][d];

@@ -305,7 +305,7 @@ static void compare_knows_where_a_type_ends(void **state) {
     lab_work_free(&w);
 }
 
-/* Of many rows two list a key: what the two err does not average out. */
+/* Two of many rows list a key: their errors do not average out. */
 static void compare_counts_what_is_not_empty(void **state) {
     (void)state;
     struct lab_work w;
@@ -329,7 +329,7 @@ static void compare_knows_what_a_sink_leaves(void **state) {
     int64_t at = 0;
     /* The first head's slope is -1/2: over 257 queries scores fall to -128, under a sink of about 0. */
     exact_answer(&w, "h=8,n=257,nkv=1,d=4,block=1x64,alibi=1,sink=1,seed=970540");
-    while (w.oracle.o[4 * at] == 0) /* what double does not hold */
+    while (w.oracle.o[4 * at] == 0) /* too small for a double */
         at++;
     assert_true(w.oracle.lse[at] < -60 && w.oracle.lse[256] > -55);
     lab_put(w.s.o.view.data, TESS_F32, 4 * at, 0);

@@ -88,7 +88,7 @@ static void test_output_interrupted(void **state) {
         assert_true(WIFSIGNALED(status));
         assert_int_equal(WTERMSIG(status), numbers[i]);
     }
-    assert_int_equal(rmdir(folder), 0); /* it is empty */
+    assert_int_equal(rmdir(folder), 0); /* the folder is empty */
 }
 
 /* A file that may not grow so large is refused in words where the signal is ignored. */

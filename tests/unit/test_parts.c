@@ -187,13 +187,13 @@ static void test_concat_arguments(void **state) {
 /* ---- select ---------------------------------------------------------------------------------- */
 
 struct selection {
-    const tess_pattern *of;
+    const tess_pattern *whole;
     int64_t query, key, heads;
 };
 
 static int selection_listed(const void *context, int64_t l, int64_t q, int64_t k) {
     const struct selection *x = context;
-    return sees(x->of, l / x->heads, l % x->heads, q + x->query, k + x->key);
+    return sees(x->whole, l / x->heads, l % x->heads, q + x->query, k + x->key);
 }
 
 static void test_select(void **state) {

@@ -168,11 +168,11 @@ static void heights_of_tiles(void **state) {
     } cases[] = {
         {5, 1, 1, 0, 0, 1, 16},      /* one query of 16 heads */
         {5, 1, 16, 0, 0, 1, 1},      /* whose lists differ */
-        {200, 64, 1, 0, 0, 64, 1},   /* as high as a block row */
-        {200, 192, 1, 0, 0, 64, 1},  /* as there are */
-        {200, 64, 1, 999, 0, 16, 1}, /* as fit */
-        {200, 64, 1, 0, 16, 16, 1},  /* as asked */
-        {10, 64, 1, 0, 0, 16, 1},    /* that hold all queries */
+        {200, 64, 1, 0, 0, 64, 1},   /* a block row's height */
+        {200, 192, 1, 0, 0, 64, 1},  /* all there are */
+        {200, 64, 1, 999, 0, 16, 1}, /* the most that fit */
+        {200, 64, 1, 0, 16, 16, 1},  /* the height asked for */
+        {10, 64, 1, 0, 0, 16, 1},    /* rows that hold all queries */
     };
     (void)state;
     n_kernels = 2;

@@ -24,7 +24,7 @@ static void numbered(char *spec, const char *written) {
     *spec = 0;
 }
 
-/* What is said to be meant is a spec once its letters are numbers. */
+/* Specs that names are said to mean are specs once letters are numbers. */
 static void names_from_elsewhere_are_told_in_terms(void **state) {
     (void)state;
     static const struct {

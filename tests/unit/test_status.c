@@ -136,7 +136,7 @@ static void structs_grow(void **state) {
     }
 }
 
-/* What other languages are told of a struct is what this header says of it. */
+/* Structs by name, for other languages, are as this header has them. */
 static void structs_by_name(void **state) {
     (void)state;
 #define STRUCT(name)                                                                               \

@@ -18,7 +18,7 @@
 #include "support/device_run.h"
 #include "support/plans.h"
 
-/* Of a setting's case. */
+/* A plan of a setting's case. */
 static struct lab_planned planned_of(const struct lab_setting *s) {
     const tess_problem problem = lab_case_problem(&s->c, TESS_FUSED);
     tess_target target = tess_target_init();
@@ -134,7 +134,7 @@ static void a_token_of_656_bytes_is_one_buffer(void **state) {
              "");
     const uint64_t apart = bits(&s);
     const struct lab_cache *c = &s.cache;
-    assert_int_equal(lab_buffer_make(&tokens, (size_t)(c->of.pages * ROWS * TOKEN), 16), 0);
+    assert_int_equal(lab_buffer_make(&tokens, (size_t)(c->caching.pages * ROWS * TOKEN), 16), 0);
     char *data = (char *)tokens.data;
     const tess_tensor k = token_view(data, &c->k.view, 0);
     const tess_tensor k_scale = token_view(data, &c->k_scale.view, NOPE);
@@ -144,7 +144,7 @@ static void a_token_of_656_bytes_is_one_buffer(void **state) {
     struct lab_buffer workspace = setting_workspace(planned.plan);
     tess_arguments a = setting_arguments(&s, &workspace);
     a.q = &c->q.view, a.q_rope = &c->q_rope.view, a.v = NULL;
-    a.k = &k, a.k_scale = &k_scale, a.k_rope = &k_rope, a.page_table = c->of.table;
+    a.k = &k, a.k_scale = &k_scale, a.k_rope = &k_rope, a.page_table = c->caching.table;
     a.page_table_stride = c->table_stride;
     a.image = planned.place, a.image_size = planned.image.size;
     lab_tensor_poison(&s.o);
@@ -161,7 +161,7 @@ static void a_token_of_656_bytes_is_one_buffer(void **state) {
 
 /* o of 16 bits is o of f32, rounded once, whatever the tiles and parts. */
 static void o_is_rounded_once(void **state) {
-    static const char *const of[] = {
+    static const char *const texts[] = {
         "h=4,hkv=2,b=2,n=130,d=64,pattern=causal,layout=padded",
         "h=4,hkv=1,n=3,nkv=3000,d=64,pattern=dense,split=128",
         "h=2,n=200,d=64,block=1x1,pattern=random(0.05,3),tile=64",
@@ -171,13 +171,13 @@ static void o_is_rounded_once(void **state) {
     };
     static const char *const types[] = {",dtype=f16", ",dtype=bf16"};
     (void)state;
-    for (size_t i = 0; i < 2 * sizeof of / sizeof *of; i++) {
+    for (size_t i = 0; i < 2 * sizeof texts / sizeof *texts; i++) {
         struct lab_setting narrow, wide;
         char more[64];
         int64_t rounded = 0;
         snprintf(more, sizeof more, "%s,out32=1", types[i % 2]);
-        run_case(&narrow, of[i / 2], types[i % 2]);
-        run_case(&wide, of[i / 2], more);
+        run_case(&narrow, texts[i / 2], types[i % 2]);
+        run_case(&wide, texts[i / 2], more);
         assert_int_equal(wide.o.view.type, TESS_F32);
         assert_true(lab_buffer_hash(&narrow.lse.buffer) == lab_buffer_hash(&wide.lse.buffer));
         const tess_tensor *a = &narrow.o.view, *b = &wide.o.view;
@@ -190,7 +190,7 @@ static void o_is_rounded_once(void **state) {
                 const double o = lab_get(b->data, TESS_F32, from + d);
                 lab_put(&once, a->type, 0, o);
                 if (memcmp(&once, (const uint16_t *)a->data + at + d, sizeof once))
-                    fail_msg("%s%s: %a is not %a rounded", of[i / 2], types[i % 2],
+                    fail_msg("%s%s: %a is not %a rounded", texts[i / 2], types[i % 2],
                              lab_get(a->data, a->type, at + d), o);
                 rounded += lab_get(&once, a->type, 0) < o || lab_get(&once, a->type, 0) > o;
             }
@@ -350,7 +350,7 @@ static void runs_are_refused_by_name(void **state) {
     tess_plan_free(plan);
     lab_buffer_free(&image);
 
-    const tess_problem bare = device_problem(&device_small, 32); /* what it does not declare */
+    const tess_problem bare = device_problem(&device_small, 32); /* declares no views */
     struct tensors u;
     tensors_make(&u, &bare, 2);
     plan = device_plan(&l, &bare, &image);

@@ -51,7 +51,8 @@ static bool is_stored(const struct attention_input *input, int i) {
            (storage == TESS_F16 || storage == TESS_BF16);
 }
 
-/* What input i becomes beside a computation of this type. stays: K and V of 16 bits may stay what they are. */
+/* Type that input i takes beside a computation of this type. stays: K and V of 16 bits may stay what they
+ * are. */
 static tess_type type_of(const struct attention_input *input, int i, tess_type type, bool stays) {
     if (i == INPUT_LSE)
         return TESS_F32;

@@ -10,7 +10,7 @@ struct attention_input {
     struct tensor_file file[INPUTS];
     void *converted[INPUTS]; /* NULL where the file's own data serves */
     tess_tensor view[INPUTS];
-    int rank; /* of all: 2 [N,D], 3 [H,N,D], 4 [B,H,N,D]; the LSE lacks the last axis */
+    int rank; /* rank of all: 2 [N,D], 3 [H,N,D], 4 [B,H,N,D]; the LSE lacks the last axis */
 };
 
 /* Opens tensors of one rank; names NULL: none, and the view has no data. dtype -1: they must share one

@@ -1,4 +1,4 @@
-/* What a run leaves, to files. */
+/* Outputs of a run, to files. */
 #ifndef TOOLS_ATTENTION_OUTPUT_H
 #define TOOLS_ATTENTION_OUTPUT_H
 

@@ -20,7 +20,7 @@ static int oracle_forward(const struct attention_input *input, const tess_patter
     struct lab_oracle oracle;
     const int failed = lab_oracle_run(&oracle, &input->view[INPUT_Q], &input->view[INPUT_K],
                                       &input->view[INPUT_V], pattern, scoring, NULL, 0);
-    if (!failed) { /* its rows are in the order of a contiguous tensor's */
+    if (!failed) { /* rows are in the order of a contiguous tensor's */
         put_all(&output->view[OUTPUT_O], oracle.o, oracle.rows * oracle.d_v);
         put_all(&output->view[OUTPUT_LSE], oracle.lse, oracle.rows);
     }
@@ -30,7 +30,7 @@ static int oracle_forward(const struct attention_input *input, const tess_patter
 
 static int oracle_backward(const struct attention_input *input, const tess_pattern *pattern,
                            const struct lab_scoring *scoring, struct attention_output *output) {
-    const struct lab_gradients_of of = {
+    const struct lab_gradients_of inputs = {
         .q = &input->view[INPUT_Q],
         .k = &input->view[INPUT_K],
         .v = &input->view[INPUT_V],
@@ -39,7 +39,7 @@ static int oracle_backward(const struct attention_input *input, const tess_patte
         .scoring = scoring,
     };
     struct lab_gradients gradients;
-    const int failed = lab_gradients_run(&gradients, &of);
+    const int failed = lab_gradients_run(&gradients, &inputs);
     const struct lab_gradient *const from[] = {&gradients.q, &gradients.k, &gradients.v};
     for (int i = 0; i < 3 && !failed; i++)
         put_all(&output->view[OUTPUT_DQ + i], from[i]->value, from[i]->rows * from[i]->dim);
@@ -86,7 +86,7 @@ static bool place(struct placed *placed, const tess_tensor *host, tess_backend b
                   reason);
 }
 
-/* What a plan needs besides tensors, in its backend's memory. */
+/* Memory that a plan needs besides tensors, in its backend's memory. */
 struct room {
     void *workspace, *image, *indices;
     size_t workspace_size, image_size;
@@ -95,16 +95,16 @@ struct room {
 static bool room_fill(struct room *room, const tess_plan *plan, const tess_device_pattern *topk,
                       const tess_tensor *q, tess_backend backend, struct reason *reason) {
     tess_error error = tess_error_init();
-    tess_device_pattern there = *topk;
+    tess_device_pattern placed = *topk;
     const size_t size = (size_t)(topk->heads * q->size[2] * topk->capacity) * sizeof(int32_t);
     if (backend != TESS_CPU) {
-        there.indices = room->indices = lab_device_alloc(backend, size);
+        placed.indices = room->indices = lab_device_alloc(backend, size);
         if (!room->indices)
             return reason_set(reason, "%zu bytes of indices do not fit the device", size);
         if (!worked(lab_device_to_device(backend, room->indices, topk->indices, size), reason))
             return false;
     }
-    return tess_plan_fill(plan, &there, room->image, room->image_size, &error, NULL) == TESS_OK ||
+    return tess_plan_fill(plan, &placed, room->image, room->image_size, &error, NULL) == TESS_OK ||
            reason_set_error(reason, &error);
 }
 
@@ -129,7 +129,7 @@ static bool room_make(struct room *room, const tess_plan *plan, const tess_devic
            reason_set_error(reason, &error);
 }
 
-/* Where a run finds each of them; of O and of the LSE it has one. */
+/* Slots of tensors in a run's arguments, which have one for O and one for the LSE. */
 #define SLOT(field) offsetof(tess_arguments, field)
 static const size_t input_slots[INPUTS] = {SLOT(q),   SLOT(k), SLOT(v),
                                            SLOT(d_o), SLOT(o), SLOT(lse)};
@@ -163,7 +163,8 @@ static bool run_placed(const tess_plan *plan, const struct placed p[INPUTS + OUT
     return done;
 }
 
-/* Of --topk in the fused pipeline, with no more indices a query than keys; NULL: the plan is made of a pattern. */
+/* Device pattern of --topk in the fused pipeline, with no more indices a query than keys; NULL: the plan is
+ * made of a pattern. */
 static const tess_device_pattern *filled_from(const struct compute_options *options) {
     const tess_device_pattern *topk = options->topk;
     const int fills = topk && topk->capacity <= topk->n_kv &&
@@ -200,10 +201,10 @@ static bool run_plan(const struct compute_options *options, const tess_plan *pla
 
 /* The gradients that have somewhere to go. */
 static int64_t gradients_of(const struct attention_output *output) {
-    static const int64_t of[] = {TESS_GRADIENT_Q, TESS_GRADIENT_K, TESS_GRADIENT_V};
+    static const int64_t wanted[] = {TESS_GRADIENT_Q, TESS_GRADIENT_K, TESS_GRADIENT_V};
     int64_t gradients = 0;
     for (int i = 0; i < 3; i++)
-        gradients |= output->view[OUTPUT_DQ + i].data ? of[i] : 0;
+        gradients |= output->view[OUTPUT_DQ + i].data ? wanted[i] : 0;
     return gradients;
 }
 
@@ -248,7 +249,7 @@ static bool make_plan(tess_plan **plan, const struct compute_options *options, t
         why.text);
 }
 
-/* That of the largest pass. */
+/* Kernel of the largest pass. */
 static const char *main_kernel(const tess_plan *plan) {
     static const tess_stage stages[] = {TESS_STAGE_ATTENTION, TESS_STAGE_SDDMM,
                                         TESS_STAGE_GRADIENT_KEYS, TESS_STAGE_GRADIENT_ROWS};

@@ -14,11 +14,11 @@
 enum { KEY_ELEMENTS = 'e', KEY_DIRECTIONS = 'd', KEY_BACKEND = 'b', KEY_PIPELINE = 'p' };
 
 static const double MULTIPLICATIONS =
-    2e7; /* of one run of the oracle, of which there are hundreds */
+    2e7; /* most in one run of the oracle, of which there are hundreds */
 
 struct options {
     const char *text, *backend, *pipeline;
-    int64_t elements, directions; /* of each input */
+    int64_t elements, directions; /* counts for each input */
 };
 
 static const struct argp_option option_table[] = {
@@ -98,13 +98,13 @@ static int check_pipeline(struct gradcheck *c, tess_backend backend, tess_pipeli
 
 static int check_all(struct gradcheck *c) {
     char text[LAB_CASE_TEXT];
-    const struct lab_case *of = &c->s.c;
-    const int backend = of->backend == LAB_ANY ? TESS_CPU : of->backend;
+    const struct lab_case *asked = &c->s.c;
+    const int backend = asked->backend == LAB_ANY ? TESS_CPU : asked->backend;
     int status = EXIT_DONE;
-    lab_case_print(of, text);
+    lab_case_print(asked, text);
     printf("gradcheck %s\n", text);
     for (int p = TESS_FUSED; p <= TESS_STAGED && status == EXIT_DONE; p++)
-        if (of->pipeline == LAB_ANY || of->pipeline == p)
+        if (asked->pipeline == LAB_ANY || asked->pipeline == p)
             status = check_pipeline(c, (tess_backend)backend, (tess_pipeline)p);
     return status != EXIT_DONE ? status : c->failed ? EXIT_CHECK_FAILED : EXIT_DONE;
 }

@@ -20,13 +20,13 @@
 enum { STREAM_DIRECTION = 300, STREAM_ELEMENT };
 
 static const double ORACLE_STEP = 0x1p-7, LIBRARY_STEP = 0x1p-4;
-static const double ORACLE_LIMIT = 1e-6; /* of the largest gradient of an input */
+static const double ORACLE_LIMIT = 1e-6; /* share of the largest gradient of an input */
 
 static int64_t rows_of(const tess_tensor *t) {
     return t->size[0] * t->size[1] * t->size[2];
 }
 
-/* Where element d of row x stands. */
+/* Index of element d of row x. */
 static int64_t at(const tess_tensor *t, int64_t x, int64_t d) {
     return x / t->size[2] / t->size[1] * t->stride[0] + x / t->size[2] % t->size[1] * t->stride[1] +
            x % t->size[2] * t->stride[2] + d;
@@ -53,20 +53,20 @@ static tess_tensor array_view(const struct lab_buffer *buffer, int64_t heads) {
 
 void gradcheck_inputs(struct gradcheck *c) {
     const struct lab_setting *s = &c->s;
-    const struct lab_case *of = &s->c;
-    const double scale = of->scale != 0 ? fabs(of->scale) : 1 / sqrt((double)of->d);
-    const double cap = of->softcap > 0 ? fmax(1, 1 / of->softcap) : 1;
+    const struct lab_case *asked = &s->c;
+    const double scale = asked->scale != 0 ? fabs(asked->scale) : 1 / sqrt((double)asked->d);
+    const double cap = asked->softcap > 0 ? fmax(1, 1 / asked->softcap) : 1;
     const struct gradcheck_input all[GRADCHECK_INPUTS] = {
         {"q", TESS_GRADIENT_Q, NULL, s->q.view, s->wanted.d_q.view, &c->gradients.q,
          scale * cap * longest_row(&s->k.view)},
         {"k", TESS_GRADIENT_K, NULL, s->k.view, s->wanted.d_k.view, &c->gradients.k,
          scale * cap * longest_row(&s->q.view)},
         {"v", TESS_GRADIENT_V, NULL, s->v.view, s->wanted.d_v.view, &c->gradients.v, 1},
-        {"alibi", TESS_GRADIENT_ALIBI, NULL, array_view(&s->modifiers.alibi, of->h),
-         array_view(&s->wanted.d_alibi, of->h), &c->gradients.alibi,
-         (double)(of->n > of->nkv ? of->n : of->nkv)},
-        {"sink", TESS_GRADIENT_SINK, NULL, array_view(&s->modifiers.sink, of->h),
-         array_view(&s->wanted.d_sink, of->h), &c->gradients.sink, 1},
+        {"alibi", TESS_GRADIENT_ALIBI, NULL, array_view(&s->modifiers.alibi, asked->h),
+         array_view(&s->wanted.d_alibi, asked->h), &c->gradients.alibi,
+         (double)(asked->n > asked->nkv ? asked->n : asked->nkv)},
+        {"sink", TESS_GRADIENT_SINK, NULL, array_view(&s->modifiers.sink, asked->h),
+         array_view(&s->wanted.d_sink, asked->h), &c->gradients.sink, 1},
     };
     memcpy(c->inputs, all, sizeof all);
     for (int i = 0; i < GRADCHECK_INPUTS; i++) {
@@ -168,7 +168,7 @@ static void move(const struct gradcheck *c, const struct gradcheck_input *in,
                 (float)((double)was[x * dim + d] + h * direction(c, in, step, x, d));
 }
 
-/* Of where an input stands now: the sum of elements times their gradients. */
+/* Sums of elements times their gradients, where an input stands now. */
 struct slope {
     double oracle, library;
 };
@@ -178,16 +178,16 @@ static struct slope slope_of(const struct gradcheck_input *in) {
     const int64_t dim = in->view.size[3];
     for (int64_t x = 0; x < rows_of(&in->view); x++)
         for (int64_t d = 0; d < dim; d++) {
-            const double here = (double)in->data[at(&in->view, x, d)];
-            if (!isfinite(here)) /* a sink of -Inf, which no step moves */
+            const double value = (double)in->data[at(&in->view, x, d)];
+            if (!isfinite(value)) /* a sink of -Inf, which no step moves */
                 continue;
-            sum.oracle += here * in->gradient->value[x * dim + d];
-            sum.library += here * (double)floats(&in->got)[at(&in->got, x, d)];
+            sum.oracle += value * in->gradient->value[x * dim + d];
+            sum.library += value * (double)floats(&in->got)[at(&in->got, x, d)];
         }
     return sum;
 }
 
-/* What the library's gradient may differ from the oracle's in this direction. */
+/* Bound of the library's gradient against the oracle's in this direction. */
 static double direction_bound(const struct gradcheck *c, const struct gradcheck_input *in,
                               const struct step *step) {
     const struct lab_gradient_rule rule = {TESS_F32, TESS_F32, 1, 0, 0};

@@ -10,7 +10,7 @@ struct gradcheck_input {
     const char *name;
     int64_t wanted; /* TESS_GRADIENT_... */
     float *data;
-    tess_tensor view;                    /* of data; an array is [1, 1, heads, 1] */
+    tess_tensor view;                    /* shape of data; an array is [1, 1, heads, 1] */
     tess_tensor got;                     /* the library's gradient, in the same shape */
     const struct lab_gradient *gradient; /* the oracle's */
     double reach; /* how far a score moves with a step of 1 of a row, or less than 1 */
@@ -18,19 +18,20 @@ struct gradcheck_input {
 enum { GRADCHECK_INPUTS = 5 };
 
 struct gradcheck {
-    int64_t elements, directions; /* of each input */
+    int64_t elements, directions; /* counts for each input */
     struct lab_setting s;
     struct lab_planned forward, backward;
     struct lab_gradients gradients;
     struct gradcheck_input inputs[GRADCHECK_INPUTS];
-    double noise; /* of L, from what the forward may err */
+    double noise; /* noise of L, from errors that the forward may have */
     int failed;   /* some probe was past its bound */
 };
 
 /* Inputs that have a gradient: of the case, whose setting and gradients are made. */
 void gradcheck_inputs(struct gradcheck *c);
 
-/* What the forward may err in L, its rows being independent: the bounds of docs/semantics.md. -1: out of memory. */
+/* Error that the forward may have in L, its rows being independent: the bounds of docs/semantics.md. -1:
+ * out of memory. */
 int gradcheck_noise(struct gradcheck *c);
 
 /* L of the forward that the library has for the plan of c. NAN, and a line: it does not run. */

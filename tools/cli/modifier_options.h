@@ -21,7 +21,7 @@ struct modifier_options {
     uint64_t seed;
 };
 
-extern const struct argp modifier_argp; /* its input is a struct modifier_options */
+extern const struct argp modifier_argp; /* input: a struct modifier_options */
 
 bool modifier_options_check(struct modifier_options *options, struct reason *reason);
 

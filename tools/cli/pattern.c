@@ -123,7 +123,7 @@ struct drawing {
     const struct picture_words *words; /* NULL: none */
 };
 
-/* What the pattern was made of, and its sizes. */
+/* Origin of the pattern, and its sizes. */
 static bool name_picture(struct picture_words *words, const struct options *options,
                          const tess_pattern *pattern, struct reason *reason) {
     tess_error error = tess_error_init();
@@ -185,7 +185,7 @@ static bool write_file(const char *path, const struct drawing *drawing,
 
 static const struct {
     int choice;
-    const char *ending; /* that the name must have, or NULL */
+    const char *ending; /* ending that the name must have, or NULL */
     bool (*write)(const struct drawing *, FILE *, struct reason *);
 } files[] = {{PNG, ".png", draw_png}, {SVG, ".svg", draw_svg}, {EXPORT, NULL, export_lists}};
 enum { FILES = sizeof files / sizeof files[0] };

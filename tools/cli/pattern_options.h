@@ -10,7 +10,7 @@ enum pattern_source { FROM_SPEC, FROM_MASK, FROM_LISTS, FROM_TOPK, PATTERN_SOURC
 
 struct pattern_options {
     const char *command;               /* set by the parent before parsing */
-    const char *text[PATTERN_SOURCES]; /* what each option was given, or NULL */
+    const char *text[PATTERN_SOURCES]; /* argument of each option, or NULL */
     const char *block;
 };
 
@@ -26,7 +26,7 @@ bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *
 bool pattern_options_topk(tess_device_pattern *pattern, const struct pattern_options *options,
                           const struct pattern_sizes *sizes, struct reason *reason);
 
-/* What the pattern was given as: the spec, or the file's name. */
+/* Name that the pattern was given by: the spec, or the file's name. */
 const char *pattern_options_name(const struct pattern_options *options);
 
 /* Whether exactly one pattern is named: checked before any file is opened. */

@@ -15,7 +15,7 @@ enum { KEY_TARGET = 't', KEY_KEYS = 'k' };
 struct options {
     const char *text;   /* the case */
     const char *target; /* NULL: this machine */
-    int64_t keys;       /* of a query tile of a reserved plan; -1: the capacity's */
+    int64_t keys;       /* keys of a query tile of a reserved plan; -1: the capacity's */
 };
 
 static const struct argp_option option_table[] = {
@@ -95,7 +95,7 @@ static bool parse_target(tess_target *target, const char *text, struct reason *r
 
 /* ---- plans ---- */
 
-/* Of lists on the device the plan is reserved, without them. */
+/* Plans; a plan of lists on the device is reserved, without these. */
 static tess_status make_plan(tess_plan **plan, const struct lab_case *c,
                              const tess_problem *problem, const tess_pattern *pattern,
                              const tess_target *target, tess_error *error) {
@@ -111,13 +111,13 @@ static tess_status make_plan(tess_plan **plan, const struct lab_case *c,
     return status;
 }
 
-/* What the command line asks about a case. */
+/* Questions of the command line about a case. */
 struct asked {
     const tess_target *target; /* NULL: this machine's first device */
     int64_t keys;              /* see options */
 };
 
-/* What a run of a reserved plan is predicted to take where each query tile lists `keys` keys. */
+/* Prediction for a run of a reserved plan where each query tile lists `keys` keys. */
 static void print_keys(const tess_plan *plan, const tess_plan_info *info, int64_t keys) {
     printf("            %.4g ms where each query tile lists %lld keys\n",
            1e3 * tess_plan_predict(plan, keys * info->query_tiles), (long long)keys);

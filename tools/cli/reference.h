@@ -1,4 +1,4 @@
-/* What is written where the options of several subcommands say SPEC or CASE: one text for each. */
+/* Texts for SPEC and for CASE in the options of several subcommands. */
 #ifndef TOOLS_REFERENCE_H
 #define TOOLS_REFERENCE_H
 

@@ -84,7 +84,7 @@ static bool parse_name(const char *option, const char *text, const char *const *
                       names[2]);
 }
 
-/* What a run and a backward need, and what each lacks. */
+/* Inputs that a run and a backward need, and what each lacks. */
 static bool check_files(const struct run_options *options, struct reason *reason) {
     static const struct {
         bool backward;
@@ -195,7 +195,7 @@ static bool check_shapes(const struct attention_input *input, struct reason *rea
     return true;
 }
 
-/* Of what a backward reads besides. */
+/* Checks of inputs that a backward reads besides. */
 static bool check_gradients(const struct attention_input *input, struct reason *reason) {
     static const char *const names[] = {[INPUT_DO] = "do", [INPUT_O] = "o", [INPUT_LSE] = "lse"};
     const int64_t *q = input->view[INPUT_Q].size;

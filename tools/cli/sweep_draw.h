@@ -1,4 +1,4 @@
-/* What the generators of cases share. */
+/* Draws that the generators of cases share. */
 #ifndef TOOLS_SWEEP_DRAW_H
 #define TOOLS_SWEEP_DRAW_H
 

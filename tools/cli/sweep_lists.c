@@ -11,7 +11,7 @@ static const int64_t heads[][2] = {{1, 1}, {2, 1},  {4, 1},  {8, 2}, {16, 1}, {6
 static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
 static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
-/* Of block lists, whose tiles have as many queries as Hopper's forward takes. */
+/* Sizes of block lists, whose tiles have as many queries as Hopper's forward takes. */
 enum { BLOCK_QUERIES = 8 };
 static const int64_t block_queries[] = {8, 33, 70, 130};
 static const int64_t high[] = {8, 16, 64, 128}, wide[] = {16, 32, 64, 128};
@@ -61,7 +61,7 @@ static void draw_cache(struct lab_case *c, struct draw *r) {
     const int groups = c->d % 128 == 0 && c->dv % 128 == 0;
     if (draw_chance(r, 0.25))
         c->page = INT64_C(1) << draw_below(r, 8);
-    if (draw_chance(r, c->type == TESS_F32 ? 0.7 : 0.25)) /* of f32 all that CUDA takes */
+    if (draw_chance(r, c->type == TESS_F32 ? 0.7 : 0.25)) /* f32 has all that CUDA takes */
         c->kv_type = types[draw_below(r, c->type == TESS_F32 ? COUNT(types) : 2)];
     if (c->kv_type == TESS_E4M3 || c->kv_type == TESS_E5M2)
         c->kv_scale = (tess_scaling)draw_below(r, groups ? TESS_SCALE_GROUP + 1 : TESS_SCALE_GROUP);
@@ -114,7 +114,7 @@ struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     c.lists = (enum lab_lists)draw_below(&r, LAB_LISTS_1 + 1);
     c.n = draw_pick(&r, queries, COUNT(queries));
     c.nkv = draw_pick(&r, keys, COUNT(keys)) + draw_below(&r, 3);
-    /* What no CUDA kernel takes is f32's turn: rows that are not of whole 16-byte pieces. */
+    /* f32 has the sizes that no CUDA kernel takes: rows that are not of whole 16-byte pieces. */
     const int64_t *d =
         dims[c.type == TESS_F32 ? draw_below(&r, COUNT(dims)) : turn % (COUNT(dims) - 1)];
     c.d = d[0], c.dv = d[1] ? d[1] : d[0];

@@ -31,8 +31,8 @@ enum {
 struct options {
     char **words; /* cases on the command line */
     int64_t n_words;
-    const char *file;                   /* of cases; NULL: none */
-    struct lab_cases cases;             /* of both; none: the sweep */
+    const char *file;                   /* file of cases; NULL: none */
+    struct lab_cases cases;             /* words' and file's; none: the sweep */
     int64_t sweep_cases, seed, threads; /* threads -1: as the case says */
     int backend;                        /* LAB_ANY: as the case says */
     bool list, lists; /* print the cases; the sweep is of lists on the device alone */
@@ -108,7 +108,7 @@ static const unsigned stages_of[2][2] = {
                                                  1 << TESS_STAGE_SPMM_TRANSPOSED},
 };
 
-/* What has been seen of one kernel. */
+/* Tally of one kernel. */
 struct tally {
     tess_kernel_info info;
     int64_t cases, last; /* how many it ran in; the number of the last */
@@ -369,7 +369,7 @@ static int cases_check(const struct options *o) {
     return EXIT_DONE;
 }
 
-/* What became of each kernel; nothing of those that no case asked for. */
+/* Summary of each kernel that some case asked for. */
 static void summary_of_kernels(const struct verify *v) {
     for (int64_t k = 0; k < v->n_kernels; k++) {
         const struct tally *t = &v->kernels[k];

@@ -31,12 +31,12 @@ enum {
 static const char fixed_spec[] = "longformer(64,16)";
 static const char long_spec[] = "window(64,64)";
 
-/* What came of a pattern. */
+/* Results of a pattern. */
 struct result {
     const char *name;
     double expected_mass; /* examples/data/README.md */
     tess_pattern *pattern;
-    double seconds[2]; /* of a run: TESS_FUSED, TESS_STAGED */
+    double seconds[2]; /* one run's: TESS_FUSED, TESS_STAGED */
     uint16_t *o[2];    /* f16, as the input */
     float *lse[2];
     double pairs; /* share of all query-key pairs */

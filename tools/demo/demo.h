@@ -1,4 +1,4 @@
-/* What the two files of the demonstration share. */
+/* Types and functions that the two files of the demonstration share. */
 #ifndef TOOLS_DEMO_H
 #define TOOLS_DEMO_H
 

@@ -11,7 +11,7 @@
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 
-/* What the pattern must fit; 0 where the pattern itself decides. */
+/* Sizes that the pattern must fit; 0 where the pattern itself decides. */
 struct pattern_sizes {
     int64_t batch, heads_q, heads_kv, n_q, n_kv;
 };
@@ -21,7 +21,7 @@ enum { LISTS_ARRAYS = 6 };
 struct lists_file {
     struct mapped_file map;
     struct safetensors safetensors;
-    void *copy[LISTS_ARRAYS]; /* of misaligned arrays */
+    void *copy[LISTS_ARRAYS]; /* copies of misaligned arrays */
     tess_lists lists;         /* points into the above */
 };
 
@@ -31,7 +31,7 @@ struct lists_file {
 bool lists_file_open(struct lists_file *file, const char *path, const tess_pattern_shape *given,
                      const struct pattern_sizes *sizes, struct reason *reason);
 
-/* The same for a whole file in memory. */
+/* Parses a whole file in memory, likewise. */
 bool lists_file_parse(struct lists_file *file, const void *data, size_t size,
                       const tess_pattern_shape *given, const struct pattern_sizes *sizes,
                       struct reason *reason);

@@ -23,7 +23,7 @@ bool reason_set_error(struct reason *reason, const tess_error *error) {
         {"batch", error->batch},
         {"head", error->head},
         {"row", error->row},
-        {"position", error->fault ? error->position : -1}}; /* of SPEC the message tells it */
+        {"position", error->fault ? error->position : -1}}; /* messages on SPEC tell theirs */
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].value >= 0 && used < sizeof place)
             used += (size_t)snprintf(place + used, sizeof place - used, "%s%s %lld",

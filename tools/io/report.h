@@ -17,7 +17,7 @@ struct reason {
 bool reason_set(struct reason *reason, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The same for an error of the library: its message, with the place of a fault in lists. */
+/* Fills *reason from an error of the library: its message, with the place of a fault in lists. */
 bool reason_set_error(struct reason *reason, const tess_error *error);
 
 /* Fills *reason with how many there are of `what`, where 1, kv or q of them are needed, those of K and of Q;

@@ -23,8 +23,8 @@ bool file_name_parse(struct file_name *name, const char *text, struct reason *re
 struct tensor_file {
     struct mapped_file map;
     struct safetensors safetensors; /* empty for a .npy file */
-    void *copy;                     /* of misaligned data, else NULL */
-    struct tensor tensor;           /* its data aligned to its elements */
+    void *copy;                     /* copy of misaligned data, else NULL */
+    struct tensor tensor;           /* data are aligned to elements */
 };
 
 /* `text` is FILE or FILE:NAME. Reasons begin with the file's name. */

@@ -7,7 +7,7 @@
 
 #include "io/report.h"
 
-/* What stands around a picture: two lines above it, and numbers along its sides. */
+/* Surroundings of a picture: two lines above it, and numbers along its sides. */
 struct picture_words {
     char title[160], sizes[160];
     int64_t n_q, n_kv;

@@ -1,5 +1,5 @@
 /*
- * What the passes of the backward know of each query (struct query_stats), from dO and o, or from a
+ * Facts of each query that the passes of the backward need (struct query_stats), from dO and o, or from a
  * delta that is given; and the gradient of the sinks. Without stats: delta itself, for tess_delta.
  * One item is DELTA_ROWS queries of a head. Its share of a sink's gradient waits in the workspace,
  * where items are added in their order.
@@ -8,16 +8,16 @@
 #include "tile/tile.h"
 
 #define DELTA_ROWS 64
-#define DELTA_DIMS 256 /* of a row at a time */
+#define DELTA_DIMS 256 /* dims of a row at a time */
 #define DELTA_WAYS 8   /* sums of a dot product */
 
-struct job {
+struct delta_job {
     const struct kernel_args *args;
     int64_t chunks; /* items of a head */
     double *d_sink; /* [batch * heads_q][chunks] */
 };
 
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+static void job_take(struct carve *c, const struct kernel_args *args, struct delta_job *job) {
     const struct problem *p = args->problem;
     job->args = args;
     job->chunks = (p->n_q + DELTA_ROWS - 1) / DELTA_ROWS;
@@ -29,7 +29,7 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
 
 size_t CPU_NAME(delta_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
-    struct job job;
+    struct delta_job job;
     job_take(&c, args, &job);
     return c.overflow ? SIZE_MAX : c.used;
 }
@@ -117,7 +117,7 @@ static void delta_write(const struct kernel_args *args, int64_t b, int64_t h, in
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+    const struct delta_job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const int64_t head = number / job->chunks, first = number % job->chunks * DELTA_ROWS;
@@ -134,7 +134,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
         job->d_sink[number] = d_sink;
 }
 
-static void sinks_add(const struct job *job) {
+static void sinks_add(const struct delta_job *job) {
     const struct problem *p = job->args->problem;
     for (int64_t h = 0; h < p->heads_q; h++) {
         double sum = 0;
@@ -149,7 +149,7 @@ tess_status CPU_NAME(delta)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     const struct problem *p = args->problem;
     struct carve c = {.base = args->workspace};
-    struct job job;
+    struct delta_job job;
     job_take(&c, args, &job);
     cpu_for_each(args, p->batch * p->heads_q * job.chunks, item_run, &job);
     if (job.d_sink && gradient_of(args)->stats.delta)

@@ -27,7 +27,7 @@ V_INLINE vf gradient_slope(vf x) {
     return v_select((vi)(x == x), v_set(4.0f) * e / ((one + e) * (one + e)), (vf){0});
 }
 
-/* The same of n vectors of scores. */
+/* Slopes of n vectors of scores. */
 static inline void gradient_slopes(const struct modify *m, const float *st, int64_t n,
                                    float *slope) {
     const vf in = v_set(m->in);
@@ -47,7 +47,7 @@ static inline void draw_queries(const struct modify *m, int64_t first_key, int64
     memset(keep, 0, (size_t)n * sizeof *keep);
     for (int64_t c = 0, end; c < keys; c = end) {
         const uint32_t at = draw_position(m, (int32_t)(first_key + c)) / MODIFY_DRAWN;
-        uint32_t place[CPU_TILE_ROWS]; /* of each key in its tile of draws */
+        uint32_t place[CPU_TILE_ROWS]; /* place of each key in its tile of draws */
         unsigned quads = 0;
         for (end = c; end < keys; end++) {
             const uint32_t position = draw_position(m, (int32_t)(first_key + end));
@@ -57,11 +57,11 @@ static inline void draw_queries(const struct modify *m, int64_t first_key, int64
             quads |= 1u << position % 8 / 2;
         }
         for (int32_t j = 0; j < n;) {
-            const uint32_t i = (uint32_t)(query[j] + m->of->first_query) / MODIFY_DRAWN;
+            const uint32_t i = (uint32_t)(query[j] + m->modifiers->first_query) / MODIFY_DRAWN;
             uint16_t drawn[MODIFY_DRAWN];
             draw_tile(m, (uint32_t)m->head, i, at, quads, drawn);
             for (uint32_t q; j < n; j++) {
-                q = (uint32_t)(query[j] + m->of->first_query);
+                q = (uint32_t)(query[j] + m->modifiers->first_query);
                 if (q / MODIFY_DRAWN != i)
                     break;
                 for (int64_t x = c; x < end; x++)
@@ -71,12 +71,12 @@ static inline void draw_queries(const struct modify *m, int64_t first_key, int64
     }
 }
 
-/* What is known of query i of head (b, h): see struct query_stats. */
+/* Index of the facts of query i of head (b, h): see struct query_stats. */
 static inline int64_t stats_at(const struct problem *p, int64_t b, int64_t h, int64_t i) {
     return (b * p->heads_q + h) * p->n_q + i;
 }
 
-/* What dropout leaves of a weight that it keeps. */
+/* Factor by which dropout multiplies a weight that it keeps. */
 static inline float gradient_kept(const struct problem *p) {
     return (float)(65536.0 / (65536 - p->modifiers.dropped));
 }

@@ -13,29 +13,29 @@
 /* ---- K, dims in the lanes ---- */
 
 /* Row r of the tile's keys into the panel, or zeros. Answers whether the key's numbers are finite. */
-static int rows_key(const struct item *it, int64_t r, int shown) {
-    const struct problem *p = it->args->problem;
-    const struct cpu_head k = cpu_head(&attention_of(it->args)->k, p->type, it->b, it->hk);
+static int rows_key(const struct key_item *item, int64_t r, int shown) {
+    const struct problem *p = item->args->problem;
+    const struct cpu_head k = cpu_head(&attention_of(item->args)->k, p->type, item->b, item->hk);
     const int64_t dims = cpu_round_up(p->d_qk, CPU_LANES);
-    float *row = it->s.row;
+    float *row = item->s.row;
     vf none = {0};
     memset(row, 0, (size_t)dims * sizeof *row);
     if (shown)
-        cpu_load_any(row, cpu_row(&k, it->first, r), p->type, p->d_qk);
+        cpu_load_any(row, cpu_row(&k, item->first, r), p->type, p->d_qk);
     for (int64_t i = 0; i < dims; i += CPU_LANES)
         none += v_load(row + i) * (vf){0};
     for (int64_t i = 0; i < dims; i += CPU_GROUP) {
         const int64_t width = min_i64(dims - i, CPU_GROUP);
-        memcpy(it->s.k + i * it->rows + r * width, row + i, (size_t)width * sizeof *row);
+        memcpy(item->s.k + i * item->rows + r * width, row + i, (size_t)width * sizeof *row);
     }
     return v_all((vi)(none == (vf){0}));
 }
 
 /* The panel of the tile's keys. */
-static void rows_begin(struct item *it) {
-    it->bad = 0;
-    for (int64_t r = 0; r < it->rows; r++)
-        it->bad |= (uint64_t)!rows_key(it, r, 1) << r;
+static void rows_begin(struct key_item *item) {
+    item->bad = 0;
+    for (int64_t r = 0; r < item->rows; r++)
+        item->bad |= (uint64_t)!rows_key(item, r, 1) << r;
 }
 
 /* ---- adding ---- */
@@ -47,7 +47,7 @@ static int64_t rows_at(const struct strip *strip, int64_t head, int64_t query) {
 }
 
 /* Nothing has been added. */
-static void rows_forget(const struct job *job, const struct strip *strip) {
+static void rows_forget(const struct key_job *job, const struct strip *strip) {
     const struct problem *p = job->args->problem;
     const int64_t group = p->heads_q / p->heads_kv;
     const int64_t first = rows_at(strip, 0, strip->query),
@@ -69,49 +69,50 @@ static float *rows_meet(const struct row_sums *sums, int64_t x) {
     return sums->at + x * sums->stride;
 }
 
-/* The same where rows of K are not finite, query by query: of keys that one does not list zeros stand in
+/* Adds where rows of K are not finite, query by query: of keys that one does not list zeros stand in
  * the panel meanwhile, which give the bits of numbers. */
-static void rows_add_apart(const struct item *it, const struct queries *of, const float *ds,
-                           int64_t stride, float *const *row) {
+static void rows_add_apart(const struct key_item *item, const struct queries *queries,
+                           const float *ds, int64_t stride, float *const *row) {
     uint64_t hidden = 0;
-    for (int32_t j = 0; j <= of->n; j++) {
-        const uint64_t hide = j < of->n ? it->bad & ~of->mask[j] : 0;
-        for (int64_t r = 0; r < it->rows; r++)
+    for (int32_t j = 0; j <= queries->n; j++) {
+        const uint64_t hide = j < queries->n ? item->bad & ~queries->mask[j] : 0;
+        for (int64_t r = 0; r < item->rows; r++)
             if ((hidden ^ hide) >> r & 1)
-                rows_key(it, r, !(hide >> r & 1));
+                rows_key(item, r, !(hide >> r & 1));
         hidden = hide;
-        if (j < of->n)
-            cpu_rows_add(it->s.k, ds + j * stride, stride, it->rows, 1, it->args->problem->d_qk,
-                         row + j, it->sums.low);
+        if (j < queries->n)
+            cpu_rows_add(item->s.k, ds + j * stride, stride, item->rows, 1,
+                         item->args->problem->d_qk, row + j, item->sums.low);
     }
 }
 
 /* dQ of queries, whose dS of the tile's keys stand `stride` floats apart. */
-static void rows_add(const struct item *it, const struct queries *of, const float *ds,
+static void rows_add(const struct key_item *item, const struct queries *queries, const float *ds,
                      int64_t stride) {
-    const struct problem *p = it->args->problem;
+    const struct problem *p = item->args->problem;
     float *row[CPU_KEYS];
-    for (int32_t j = 0; j < of->n; j++)
-        row[j] = rows_meet(&it->sums,
-                           rows_at(it->strip, it->h % (p->heads_q / p->heads_kv), of->number[j]));
-    if (of->masked && it->bad)
-        rows_add_apart(it, of, ds, stride, row);
+    for (int32_t j = 0; j < queries->n; j++)
+        row[j] = rows_meet(&item->sums, rows_at(item->strip, item->h % (p->heads_q / p->heads_kv),
+                                                queries->number[j]));
+    if (queries->masked && item->bad)
+        rows_add_apart(item, queries, ds, stride, row);
     else
-        cpu_rows_add(it->s.k, ds, stride, it->rows, of->n, p->d_qk, row, it->sums.low);
+        cpu_rows_add(item->s.k, ds, stride, item->rows, queries->n, p->d_qk, row, item->sums.low);
 }
 
 /* dS of the keys at `lane`. A tile of one group of lanes is added at once, of several when all have
  * theirs. */
-static void rows_take(const struct item *it, const struct queries *of, int64_t lane, int vectors) {
-    const int64_t lanes = cpu_lanes(it->rows), width = vectors * CPU_LANES;
+static void rows_take(const struct key_item *item, const struct queries *queries, int64_t lane,
+                      int vectors) {
+    const int64_t lanes = cpu_lanes(item->rows), width = vectors * CPU_LANES;
     if (lanes <= CPU_GROUP) {
-        rows_add(it, of, it->s.dp, width);
+        rows_add(item, queries, item->s.dp, width);
         return;
     }
-    for (int32_t j = 0; j < of->n; j++) {
-        const int32_t place = of->masked ? of->place[j] : j;
-        memcpy(it->s.ds + place * lanes + lane, it->s.dp + j * width,
-               (size_t)width * sizeof *it->s.ds);
+    for (int32_t j = 0; j < queries->n; j++) {
+        const int32_t place = queries->masked ? queries->place[j] : j;
+        memcpy(item->s.ds + place * lanes + lane, item->s.dp + j * width,
+               (size_t)width * sizeof *item->s.ds);
     }
 }
 
@@ -143,7 +144,7 @@ static void rows_sum(float *out, const float *const *row, int64_t n, int64_t low
 
 /* Some queries of a query head. */
 static void rows_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+    const struct key_job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const int64_t chunks = (p->n_q + ROWS_CHUNK - 1) / ROWS_CHUNK, group = p->heads_q / p->heads_kv;
@@ -152,7 +153,7 @@ static void rows_run(const void *context, int64_t number, int32_t thread) {
     const struct view *d_q = &gradient_of(args)->d_q;
     const struct cpu_head to = cpu_head(d_q, d_q->type, head / p->heads_q, head % p->heads_q);
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct scratch s;
+    struct key_scratch s;
     scratch_take(&c, args, &s);
     for (int64_t i = first; i < min_i64(p->n_q, first + ROWS_CHUNK); i++) {
         const float *row[STRIPS_OF_HEAD];

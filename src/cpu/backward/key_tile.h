@@ -17,49 +17,49 @@ struct queries {
     int32_t number[CPU_KEYS + CPU_KEYS_SLACK];
     const float *q[CPU_ROWS], *d_o[CPU_ROWS]; /* scaled, and as they are; f32 */
     float base[CPU_KEYS], left[CPU_KEYS], delta[CPU_KEYS];
-    float factor[CPU_KEYS];                  /* what scores have still to be multiplied by */
-    float back[CPU_KEYS];                    /* from the superblock's first query */
+    float factor[CPU_KEYS]; /* factors by which scores are still to be multiplied */
+    float back[CPU_KEYS];   /* from the superblock's first query */
     uint64_t mask[CPU_KEYS], keep[CPU_KEYS]; /* keys of the tile that list it, that it keeps */
-    int32_t place[CPU_KEYS];                 /* of those of a group: in the superblock */
+    int32_t place[CPU_KEYS];                 /* places of a group's queries in the superblock */
 };
 
 /* Some of them, side by side. */
 struct part {
     int32_t n;
-    float by; /* what all scores are still to be multiplied by */
+    float by; /* factor by which all scores are still to be multiplied */
     const float *base, *left, *delta, *back;
     const float *factor;         /* NULL: all 1 */
     const uint64_t *mask, *keep; /* mask NULL: all keys list them */
 };
 
-static inline struct part queries_part(const struct queries *of, int32_t from, int32_t n) {
+static inline struct part queries_part(const struct queries *queries, int32_t from, int32_t n) {
     return (struct part){.n = n,
                          .by = 1,
-                         .base = of->base + from,
-                         .left = of->left + from,
-                         .delta = of->delta + from,
-                         .back = of->back + from,
-                         .factor = of->shifted ? of->factor + from : NULL,
-                         .mask = of->masked ? of->mask + from : NULL,
-                         .keep = of->keep + from};
+                         .base = queries->base + from,
+                         .left = queries->left + from,
+                         .delta = queries->delta + from,
+                         .back = queries->back + from,
+                         .factor = queries->shifted ? queries->factor + from : NULL,
+                         .mask = queries->masked ? queries->mask + from : NULL,
+                         .keep = queries->keep + from};
 }
 
-/* What is known of the queries of a superblock whose listed pairs alone are computed; and of
+/* Facts of the queries of a superblock whose listed pairs alone are computed; and of
  * those of a set, in the order of its scores (tile/micro_dims.h). */
 enum { BASE, LEFT, DELTA, FACTOR, KNOWN };
 struct side {
-    float *of[KNOWN], *spread[KNOWN];
-    int32_t *number; /* of each query */
-    int32_t *list;   /* those of a set */
+    float *fact[KNOWN], *spread[KNOWN];
+    int32_t *number; /* numbers of all queries */
+    int32_t *list;   /* numbers of a set's queries */
     int shifted;     /* some factor is not 1 */
 };
 
 /* One thread's scratch. */
-struct scratch {
+struct key_scratch {
     struct sums d_k, d_v;
     float *kt, *vt; /* panels of keys and values */
     float *st, *dp,
-        *slope;     /* of a group: scores and then weights, dP and then dS; softcap's derivative */
+        *slope;     /* a group's scores and then weights, dP and then dS; softcap's derivative */
     float *q, *d_o; /* rows scaled, rows converted to f32 */
     float *k, *ds;  /* strips: K with dims in the lanes; dS of a superblock, of several groups */
     struct few few;
@@ -75,11 +75,11 @@ struct scratch {
  * behind; 0: it is let go. */
 struct row_sums {
     float *at;
-    char *met; /* of each STRIPS_QUERIES rows: whether anything was added */
+    char *met; /* marks of each STRIPS_QUERIES rows: whether anything was added */
     int64_t stride, low;
 };
 
-struct job {
+struct key_job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
@@ -97,12 +97,12 @@ static void side_take(struct carve *c, size_t queries, struct side *s) {
     s->number = carve_take(c, queries, sizeof *s->number);
     s->list = carve_take(c, queries + CPU_FEW_STEP + CPU_FEW_AHEAD, sizeof *s->list);
     for (int i = 0; i < KNOWN; i++) {
-        s->of[i] = carve_take(c, queries + CPU_FEW_STEP, sizeof *s->of[i]);
+        s->fact[i] = carve_take(c, queries + CPU_FEW_STEP, sizeof *s->fact[i]);
         s->spread[i] = carve_take_panel(c, CPU_FEW_SET, queries + CPU_FEW_STEP, sizeof(float));
     }
 }
 
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct key_scratch *s) {
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     const size_t scores = CPU_ST_KEYS * CPU_GROUP;
@@ -148,10 +148,10 @@ static void row_sums_take(struct carve *c, const struct kernel_args *args, struc
 }
 
 /* A slot:  | dK panel | dV panel | */
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+static void job_take(struct carve *c, const struct kernel_args *args, struct key_job *job) {
     const struct problem *p = args->problem;
     struct carve one = {0};
-    struct scratch scratch;
+    struct key_scratch scratch;
     job->args = args;
     scratch_take(&one, args, &scratch);
     c->overflow |= one.overflow;
@@ -168,14 +168,14 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
 #endif
 }
 
-static float *slot_of(const struct job *job, int64_t slot) {
+static float *slot_of(const struct key_job *job, int64_t slot) {
     return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
 }
 
 /* A tile under way. */
-struct item {
+struct key_item {
     const struct kernel_args *args;
-    struct scratch s;
+    struct key_scratch s;
     int64_t b, hk, tile;
     int64_t first, rows;       /* the first key; keys */
     int64_t h;                 /* the query head that is met now */
@@ -193,42 +193,42 @@ struct item {
 };
 
 /* Whether a tile is computed so, by all lists of the group: see listed_pays. */
-static int item_listed(const struct item *it, const int64_t *list_of) {
-    const struct problem *p = it->args->problem;
-    const struct lists *lists = it->args->work.lists;
-    const int64_t lanes = cpu_lanes(it->rows);
+static int item_listed(const struct key_item *item, const int64_t *list_of) {
+    const struct problem *p = item->args->problem;
+    const struct lists *lists = item->args->work.lists;
+    const int64_t lanes = cpu_lanes(item->rows);
     int64_t met = 0, all = 0;
-    if (!cpu_gradients_listed_fit(p) || 2 * it->rows <= lanes)
+    if (!cpu_gradients_listed_fit(p) || 2 * item->rows <= lanes)
         return cpu_gradients_listed_fit(p);
     for (int64_t h = 0; h < p->heads_q / p->heads_kv; h++) {
-        const int64_t tile = list_of[h] * lists->tiles + it->tile;
-        met += listed_pairs(lists, tile, it->rows);
+        const int64_t tile = list_of[h] * lists->tiles + item->tile;
+        met += listed_pairs(lists, tile, item->rows);
         all += lists->keys[tile];
     }
     return 2 * met <= lanes * all;
 }
 
-static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
-                           int32_t thread) {
+static struct key_item item_of(const struct key_job *job, int64_t batch_head, int64_t tile,
+                               int32_t thread) {
     const struct kernel_args *args = job->args;
     const int64_t *row = &args->work.lists->tile_row[tile];
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct item it = {.args = args,
-                      .b = batch_head / args->problem->heads_kv,
-                      .hk = batch_head % args->problem->heads_kv,
-                      .tile = tile,
-                      .first = row[0],
-                      .rows = row[1] - row[0]};
-    scratch_take(&c, args, &it.s);
-    it.d_s = it.s.d_k.d != 0;
+    struct key_item item = {.args = args,
+                            .b = batch_head / args->problem->heads_kv,
+                            .hk = batch_head % args->problem->heads_kv,
+                            .tile = tile,
+                            .first = row[0],
+                            .rows = row[1] - row[0]};
+    scratch_take(&c, args, &item.s);
+    item.d_s = item.s.d_k.d != 0;
     const int64_t group = args->problem->heads_q / args->problem->heads_kv;
-    it.listed = item_listed(&it, args->work.list_of + batch_head * group);
-    return it;
+    item.listed = item_listed(&item, args->work.list_of + batch_head * group);
+    return item;
 }
 
 /* ---- queries of a superblock ---- */
 
-/* What query rows are multiplied by, and the range of their largest elements that needs no care. */
+/* Factor by which query rows are multiplied, and the range of their largest elements that needs no care. */
 struct scaling {
     double scale;
     float least, end;
@@ -278,8 +278,9 @@ static float query_scale(float *out, const char *row, tess_type type, int64_t d,
 }
 
 /* The queries of `keys` that are not empty, but for their rows. */
-static void queries_list(const struct item *it, const struct cpu_keys *keys, struct queries *to) {
-    const struct kernel_args *args = it->args;
+static void queries_list(const struct key_item *item, const struct cpu_keys *keys,
+                         struct queries *to) {
+    const struct kernel_args *args = item->args;
     const struct problem *p = args->problem;
     const struct query_stats *stats = &gradient_of(args)->stats;
     const float kept = gradient_kept(p);
@@ -287,7 +288,7 @@ static void queries_list(const struct item *it, const struct cpu_keys *keys, str
     to->masked = keys->masked;
     to->shifted = 0;
     for (int32_t j = 0; j < keys->n; j++) {
-        const int64_t at = stats_at(p, it->b, it->h, keys->key[j]);
+        const int64_t at = stats_at(p, item->b, item->h, keys->key[j]);
         number[n] = keys->key[j];
         to->mask[n] = keys->masked ? keys->mask[j] : UINT64_MAX;
         to->base[n] = stats->base[at];
@@ -298,40 +299,42 @@ static void queries_list(const struct item *it, const struct cpu_keys *keys, str
     for (int32_t j = 0; j < n; j++)
         to->back[j] = (float)(number[j] - number[0]);
     to->n = n;
-    if (it->modify && it->modify->drops)
-        draw_queries(it->modify, it->first, it->rows, number, n, to->keep);
-    if (it->modify)
-        it->modify->first = n ? number[0] : 0;
+    if (item->modify && item->modify->drops)
+        draw_queries(item->modify, item->first, item->rows, number, n, to->keep);
+    if (item->modify)
+        item->modify->first = n ? number[0] : 0;
 }
 
 /* Their rows, in f32. */
-static void queries_load(const struct item *it, struct queries *to) {
-    const struct kernel_args *args = it->args;
+static void queries_load(const struct key_item *item, struct queries *to) {
+    const struct kernel_args *args = item->args;
     const struct problem *p = args->problem;
-    const struct cpu_head q = cpu_head(&attention_of(args)->q, p->type, it->b, it->h);
-    const struct cpu_head d_o = cpu_head(&gradient_of(args)->d_o, p->type, it->b, it->h);
+    const struct cpu_head q = cpu_head(&attention_of(args)->q, p->type, item->b, item->h);
+    const struct cpu_head d_o = cpu_head(&gradient_of(args)->d_o, p->type, item->b, item->h);
     const struct scaling by = scaling_of(p);
     for (int32_t j = 0; j < to->n; j++) {
-        to->q[j] = it->s.q + j * p->d_qk;
-        to->factor[j] = query_scale(it->s.q + j * p->d_qk, cpu_row(&q, 0, to->number[j]), p->type,
+        to->q[j] = item->s.q + j * p->d_qk;
+        to->factor[j] = query_scale(item->s.q + j * p->d_qk, cpu_row(&q, 0, to->number[j]), p->type,
                                     p->d_qk, &by);
         to->shifted |= to->factor[j] != 1;
     }
     cpu_rows_end(to->q, to->n);
-    cpu_gather(to->d_o, &d_o, to->number, to->n, p->d_v, it->s.d_o);
+    cpu_gather(to->d_o, &d_o, to->number, to->n, p->d_v, item->s.d_o);
 }
 
-/* Those that a group of lanes lists, with its own masks. */
-static void queries_met(const struct queries *of, int64_t lane, struct queries *to) {
+/* Queries that a group of lanes lists, with its own masks. */
+static void queries_met(const struct queries *queries, int64_t lane, struct queries *to) {
     const uint64_t lanes = UINT64_MAX >> (64 - CPU_GROUP);
     int32_t n = 0;
-    to->shifted = of->shifted;
+    to->shifted = queries->shifted;
     to->masked = 1;
-    for (int32_t j = 0; j < of->n; j++) {
-        to->mask[n] = of->mask[j] >> lane & lanes;
-        to->q[n] = of->q[j], to->d_o[n] = of->d_o[j];
-        to->base[n] = of->base[j], to->left[n] = of->left[j], to->delta[n] = of->delta[j];
-        to->factor[n] = of->factor[j], to->back[n] = of->back[j], to->keep[n] = of->keep[j];
+    for (int32_t j = 0; j < queries->n; j++) {
+        to->mask[n] = queries->mask[j] >> lane & lanes;
+        to->q[n] = queries->q[j], to->d_o[n] = queries->d_o[j];
+        to->base[n] = queries->base[j], to->left[n] = queries->left[j],
+        to->delta[n] = queries->delta[j];
+        to->factor[n] = queries->factor[j], to->back[n] = queries->back[j],
+        to->keep[n] = queries->keep[j];
         to->place[n] = j;
         n += to->mask[n] != 0;
     }

@@ -9,15 +9,15 @@
 #include "backward/sums.h"
 #include "forward/listed.h"
 
-/* What such tiles need of a thread's scratch. */
+/* Scratch of a thread for such tiles. */
 struct few {
-    struct listed of;
+    struct listed listed;
     float *x, *dp; /* a set's rows of dO or V; its dP, then dS */
 };
 
 static inline void few_take(struct carve *c, const struct problem *p, struct few *s) {
     const size_t keys = cpu_gradients_listed_fit(p) ? (size_t)listed_keys(p) : 0;
-    listed_take(c, p, &s->of);
+    listed_take(c, p, &s->listed);
     s->x = carve_take_panel(c, CPU_FEW_SET, (size_t)p->d_v, sizeof *s->x);
     s->dp = carve_take_panel(c, CPU_FEW_SET, keys + CPU_FEW_STEP, sizeof *s->dp);
 }
@@ -38,16 +38,16 @@ static inline void few_expect(const struct few *s, struct sums *const *sums, int
                               int64_t most, int64_t r, int64_t rows, int32_t n, int64_t lanes) {
     int32_t seen = 0; /* by the row that has seen most: sets may have had other sizes */
     for (int64_t i = r; i < r + rows; i++)
-        seen = s->of.seen[i] > seen ? s->of.seen[i] : seen;
+        seen = s->listed.seen[i] > seen ? s->listed.seen[i] : seen;
     if (seen && seen + n > most) {
         for (int i = 0; i < count; i++) {
             sums_fold(sums[i], lanes, sums[i]->near);
             memset(sums[i]->near, 0, (size_t)(lanes * sums[i]->d) * sizeof *sums[i]->near);
         }
-        memset(s->of.seen, 0, CPU_TILE_ROWS * sizeof *s->of.seen);
+        memset(s->listed.seen, 0, CPU_TILE_ROWS * sizeof *s->listed.seen);
     }
     for (int64_t i = r; i < r + rows; i++)
-        s->of.seen[i] += n;
+        s->listed.seen[i] += n;
 }
 
 /* In which lanes of a vector of scores, floats i ... of them, stand keys below n. */
@@ -60,10 +60,10 @@ V_INLINE vi few_within(int64_t i, int32_t rows, int32_t n) {
 }
 
 /* Rows first ... first + rows - 1 as they are, [rows][d]; zeros to the end of the last vector. */
-static inline void few_load(float *to, const struct cpu_head *of, int64_t first, int64_t rows,
+static inline void few_load(float *to, const struct cpu_head *head, int64_t first, int64_t rows,
                             int64_t d) {
     for (int64_t r = 0; r < rows; r++)
-        cpu_row_to_f32(to + r * d, cpu_row(of, first, r), of->type, d);
+        cpu_row_to_f32(to + r * d, cpu_row(head, first, r), head->type, d);
     memset(to + rows * d, 0, (size_t)((cpu_lanes(rows) - rows) * d) * sizeof *to);
 }
 

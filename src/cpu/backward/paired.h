@@ -22,9 +22,9 @@
 #include "tile/parallel.h"
 
 #define PAIRED_BATCH (CPU_NEAR / 2) /* rows whose sums are multiplied at once, at most */
-#define PAIRED_GROUPS 8             /* of a store, that a thread takes at a time */
+#define PAIRED_GROUPS 8             /* groups of a store that a thread takes at a time */
 
-/* Of n terms all zeros that the unit makes then take n 2^-103 of a sum at most, with d up to 256:
+/* Zeros that the unit makes of n terms then take n 2^-103 of a sum at most, with d up to 256:
  * those of dP 2^-126 d, times a weight of at most 1 and a y of 2^14. */
 static const struct pairs_limits paired_limits = {PAIRS_POWER(-126), PAIRS_POWER(14)};
 #define PAIRED_FAINT 0x1p-94f /* n of it: so large must a gradient's row be */
@@ -41,7 +41,7 @@ struct paired_side {
     int some;          /* some y is not 0 */
     struct cpu_head y;
     struct pairs_store store;
-    struct pairs_values values; /* of the superblock */
+    struct pairs_values values; /* values of the superblock */
     struct pairs_batch batch;
 };
 
@@ -49,7 +49,7 @@ struct paired {
     int fit;
     int32_t n;      /* rows of the batch, in whole steps */
     int64_t seen;   /* rows of the item */
-    uint16_t *copy; /* of a step's y that do not lie side by side */
+    uint16_t *copy; /* copies of a step's y that do not lie side by side */
     struct paired_side side[2];
 };
 
@@ -149,7 +149,7 @@ static inline void paired_scale(float *st, int64_t n, float factor) {
 /* Takes weights of n rows for `vectors` vectors of the group's. */
 V_INLINE void paired_weigh_body(uint32_t *at, const float *weights, int32_t n, int64_t width,
                                 const int vectors, float *most) {
-    enum { LARGER = 0xb }; /* of two magnitudes, without its sign */
+    enum { LARGER = 0xb }; /* truth table: the larger of two magnitudes, without its sign */
     const __m512i order = pairs_order();
     vf larger[CPU_VECTORS];
     V_FOR(v, vectors) {

@@ -12,11 +12,11 @@
 #include "tile/walk.h"
 
 /* One thread's scratch. */
-struct scratch {
+struct query_scratch {
     struct sums d_q;
     float *qt, *dot;                     /* panels of queries, scaled, and of dO */
-    float *factor, *base, *left, *delta; /* of each lane */
-    float *st, *dp, *slope; /* of a group: scores, dP and then dS; softcap's derivative */
+    float *factor, *base, *left, *delta; /* facts of each lane */
+    float *st, *dp, *slope; /* a group's scores, dP and then dS; softcap's derivative */
     float *k, *v;           /* rows converted to f32 */
     struct few few;
 #if defined(__AVX512BF16__)
@@ -25,7 +25,7 @@ struct scratch {
     float *row; /* CPU_LANES rows of max(d_qk, d_v) floats */
 };
 
-struct job {
+struct query_job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
@@ -40,7 +40,7 @@ static size_t tile_lanes(const struct kernel_args *args) {
     return (size_t)cpu_lanes(args->work.tile_heads * args->work.lists->tile_rows);
 }
 
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+static void scratch_take(struct carve *c, const struct kernel_args *args, struct query_scratch *s) {
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     const size_t scores = CPU_ST_KEYS * CPU_GROUP;
@@ -67,9 +67,9 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
     s->factor = carve_take(c, lanes, sizeof *s->factor); /* last: every tile fills it */
 }
 
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+static void job_take(struct carve *c, const struct kernel_args *args, struct query_job *job) {
     struct carve one = {0};
-    struct scratch scratch;
+    struct query_scratch scratch;
     job->args = args;
     scratch_take(&one, args, &scratch);
     c->overflow |= one.overflow;
@@ -89,74 +89,76 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
 #endif
 }
 
-static float *slot_of(const struct job *job, int64_t slot) {
+static float *slot_of(const struct query_job *job, int64_t slot) {
     return (float *)(void *)(job->slots + (size_t)slot * job->slot_size);
 }
 
 /* A tile under way. */
-struct item {
+struct query_item {
     const struct kernel_args *args;
-    struct scratch s;
+    struct query_scratch s;
     int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
     int64_t first, rows;   /* the first query; rows of all heads together */
     int64_t list;          /* number T, see lists.h */
     struct modify *modify; /* NULL where the problem modifies nothing */
-    double *d_alibi;       /* of each head; NULL: not wanted */
+    double *d_alibi;       /* sums of each head; NULL: not wanted */
     int listed;            /* only listed pairs are computed: sums and operands stand in rows */
     int shifted;           /* some factor is not 1 */
 };
 
-static struct item item_of(const struct job *job, int64_t batch_head, int64_t tile,
-                           int32_t thread) {
+static struct query_item item_of(const struct query_job *job, int64_t batch_head, int64_t tile,
+                                 int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct kernel_work *work = &args->work;
     const int64_t head = batch_head * work->tile_heads, *row = &work->lists->tile_row[tile];
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct item it = {.args = args,
-                      .b = head / p->heads_q,
-                      .h = head % p->heads_q,
-                      .heads = work->tile_heads,
-                      .first = row[0],
-                      .rows = (row[1] - row[0]) * work->tile_heads};
-    scratch_take(&c, args, &it.s);
-    it.list = work->list_of[head] * work->lists->tiles + tile;
-    it.listed = cpu_gradients_listed_fit(p) &&
-                listed_pays(p, work->lists, it.list, row[1] - row[0], work->tile_heads);
-    return it;
+    struct query_item item = {.args = args,
+                              .b = head / p->heads_q,
+                              .h = head % p->heads_q,
+                              .heads = work->tile_heads,
+                              .first = row[0],
+                              .rows = (row[1] - row[0]) * work->tile_heads};
+    scratch_take(&c, args, &item.s);
+    item.list = work->list_of[head] * work->lists->tiles + tile;
+    item.listed = cpu_gradients_listed_fit(p) &&
+                  listed_pays(p, work->lists, item.list, row[1] - row[0], work->tile_heads);
+    return item;
 }
 
 /* Queries and dO in f32. */
-static void item_load(struct item *it) {
-    const struct kernel_args *args = it->args;
+static void item_load(struct query_item *item) {
+    const struct kernel_args *args = item->args;
     const struct problem *p = args->problem;
-    const struct scratch *s = &it->s;
-    const struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, it->b, it->h, it->heads);
+    const struct query_scratch *s = &item->s;
+    const struct cpu_head q =
+        cpu_heads(&attention_of(args)->q, p->type, item->b, item->h, item->heads);
     const struct cpu_head d_o =
-        cpu_heads(&gradient_of(args)->d_o, p->type, it->b, it->h, it->heads);
-    if (it->listed) {
-        cpu_load_query_rows(s->qt, s->factor, &q, it->first, it->rows, p->d_qk, p->scale * LOG2_E);
-        few_load(s->dot, &d_o, it->first, it->rows, p->d_v);
+        cpu_heads(&gradient_of(args)->d_o, p->type, item->b, item->h, item->heads);
+    if (item->listed) {
+        cpu_load_query_rows(s->qt, s->factor, &q, item->first, item->rows, p->d_qk,
+                            p->scale * LOG2_E);
+        few_load(s->dot, &d_o, item->first, item->rows, p->d_v);
     } else {
-        it->shifted = cpu_load_queries(s->qt, s->factor, &q, it->first, it->rows, p->d_qk,
-                                       p->scale * LOG2_E, s->row);
-        cpu_load_columns(s->dot, &d_o, it->first, it->rows, p->d_v, s->row);
+        item->shifted = cpu_load_queries(s->qt, s->factor, &q, item->first, item->rows, p->d_qk,
+                                         p->scale * LOG2_E, s->row);
+        cpu_load_columns(s->dot, &d_o, item->first, item->rows, p->d_v, s->row);
     }
 }
 
 /* Lanes without a query are as those of empty ones. */
-static void item_load_stats(const struct item *it) {
-    const struct kernel_args *args = it->args;
+static void item_load_stats(const struct query_item *item) {
+    const struct kernel_args *args = item->args;
     const struct query_stats *stats = &gradient_of(args)->stats;
-    const struct scratch *s = &it->s;
+    const struct query_scratch *s = &item->s;
     const float kept = gradient_kept(args->problem);
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++) {
+    for (int64_t r = 0; r < cpu_lanes(item->rows); r++) {
         s->base[r] = INFINITY;
         s->left[r] = s->delta[r] = 0;
-        if (r >= it->rows)
+        if (r >= item->rows)
             continue;
-        const int64_t at =
-            stats_at(args->problem, it->b, it->h + r % it->heads, it->first + r / it->heads);
+        const int64_t at = stats_at(args->problem, item->b, item->h + r % item->heads,
+                                    item->first + r / item->heads);
         s->base[r] = stats->base[at];
         s->left[r] = stats->left[at] * kept;
         s->delta[r] = stats->delta[at];

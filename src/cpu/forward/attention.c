@@ -10,7 +10,7 @@
 
 size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
-    struct job job;
+    struct forward_job job;
     job_take(&c, args, &job);
     return c.overflow ? SIZE_MAX : c.used;
 }
@@ -19,13 +19,13 @@ size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
 
 /* Adds n >= 1 keys to what the lanes of a group have seen. mask NULL: every lane lists them all;
  * factor NULL: all 1; number: of keys in the superblock, NULL: 0, 1, ... */
-static void group_run(const struct item *it, int64_t lane, int vectors, const float **key,
+static void group_run(const struct forward_item *item, int64_t lane, int vectors, const float **key,
                       const float **value, tess_type type, int32_t n, const uint64_t *mask,
                       const int32_t *number) {
-    const struct problem *p = it->args->problem;
-    const struct scratch *s = &it->s;
-    const float *factor = it->shifted ? s->factor + lane : NULL;
-    const int scored = it->modify && modify_scored(it->modify);
+    const struct problem *p = item->args->problem;
+    const struct forward_scratch *s = &item->s;
+    const float *factor = item->shifted ? s->factor + lane : NULL;
+    const int scored = item->modify && modify_scored(item->modify);
     float *m = s->near.m + lane, *l = s->near.l + lane;
     vf top[CPU_VECTORS], seen[CPU_VECTORS], base[CPU_VECTORS], alpha[CPU_VECTORS];
     vf sum[CPU_VECTORS];
@@ -35,15 +35,15 @@ static void group_run(const struct item *it, int64_t lane, int vectors, const fl
     if (factor)
         cpu_multiply(s->st, vectors, n, factor);
     if (scored)
-        modify_scores(it->modify, s->st, lane, vectors, n, number);
+        modify_scores(item->modify, s->st, lane, vectors, n, number);
     if (mask)
         st_mask(s->st, vectors, n, mask);
     if (factor || scored || mask)
         st_max(s->st, vectors, n, top);
     lanes_raise(m, vectors, factor || scored || mask ? top : seen, base, alpha);
     cpu_shapes[vectors - 1].weigh(s->st, n, base, value, sum);
-    if (it->modify && it->modify->drops)
-        modify_weights(it->modify, s->st, lane, vectors, n, number);
+    if (item->modify && item->modify->drops)
+        modify_weights(item->modify, s->st, lane, vectors, n, number);
     for (int v = 0; v < vectors; v++)
         v_store(l + v * CPU_LANES, v_fma(alpha[v], v_load(l + v * CPU_LANES), sum[v]));
     rows_values(s->st, vectors, value, type, n, p->d_v, s->v, alpha, s->near.ot + lane * p->d_v);
@@ -52,8 +52,8 @@ static void group_run(const struct item *it, int64_t lane, int vectors, const fl
 #if defined(__AVX512BF16__)
 /* Takes maxima: what is subtracted from scores now. Where some lane's moves, all that was added is
  * multiplied for it. */
-static void pairs_raise(struct item *it, int vectors, float factor, vf *top, vf *base) {
-    const struct near *near = &it->s.near;
+static void pairs_raise(struct forward_item *item, int vectors, float factor, vf *top, vf *base) {
+    const struct near *near = &item->s.near;
     vf alpha[CPU_VECTORS];
     uint32_t moves = 0;
     for (int i = 0; i < vectors; i++) {
@@ -64,11 +64,11 @@ static void pairs_raise(struct item *it, int vectors, float factor, vf *top, vf 
     }
     if (!moves)
         return;
-    item_flush(it);
+    item_flush(item);
     lanes_raise(near->m, vectors, top, base, alpha);
     for (int i = 0; i < vectors; i++)
         v_store(near->l + i * CPU_LANES, alpha[i] * v_load(near->l + i * CPU_LANES));
-    pairs_rescale(vectors, it->args->problem->d_v, alpha, near->ot);
+    pairs_rescale(vectors, item->args->problem->d_v, alpha, near->ot);
 }
 
 /* Applies what a run has of score modifiers to keys j ... j + n - 1 of a superblock. */
@@ -106,18 +106,18 @@ static void pairs_scores(const struct pairs *a, int vectors, const struct cpu_he
     unit_scores(a->qp, a->k, vectors, &joined, number, 0, PAIRS_KEYS, d, st);
 }
 
-/* The same by the unit of bf16_pairs.h. Answers 0 where it is not fit for these values. */
-static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+/* A walk by the unit of bf16_pairs.h. Answers 0 where it is not fit for these values. */
+static int pairs_run(struct forward_item *item, struct cpu_keys *keys, const struct cpu_head *k,
                      const struct cpu_head *v) {
-    const struct problem *p = it->args->problem;
-    const struct scratch *s = &it->s;
+    const struct problem *p = item->args->problem;
+    const struct forward_scratch *s = &item->s;
     struct pairs_values values;
-    const int vectors = (int)(cpu_lanes(it->rows) / CPU_LANES);
-    const int scored = it->modify && modify_scored(it->modify);
+    const int vectors = (int)(cpu_lanes(item->rows) / CPU_LANES);
+    const int scored = item->modify && modify_scored(item->modify);
     const float factor = scored ? 1 : pairs_factor(p);
     vf top[CPU_VECTORS], base[CPU_VECTORS], sum[CPU_VECTORS];
-    if (!(pairs_load_values(s->pairs.vt, &it->store, v, keys->key, keys->n, p->d_v, pairs_of_values,
-                            &values) &
+    if (!(pairs_load_values(s->pairs.vt, &item->store, v, keys->key, keys->n, p->d_v,
+                            pairs_of_values, &values) &
           PAIRS_FIT))
         return 0;
     for (int i = 0; i < vectors; i++)
@@ -127,47 +127,47 @@ static int pairs_run(struct item *it, struct cpu_keys *keys, const struct cpu_he
         float *st = s->st + j * vectors * CPU_LANES;
         pairs_scores(&s->pairs, vectors, k, keys, j, p->d_qk, st);
         if (scored)
-            pairs_modify(it->modify, pairs_factor(p), st, vectors, j, n);
+            pairs_modify(item->modify, pairs_factor(p), st, vectors, j, n);
         if (keys->masked)
             st_mask(st, vectors, n, keys->mask + j);
         st_max(st, vectors, n, top);
     }
-    pairs_raise(it, vectors, factor, top, base);
-    uint32_t *pt = pairs_next(&s->pairs, &it->batch, vectors);
+    pairs_raise(item, vectors, factor, top, base);
+    uint32_t *pt = pairs_next(&s->pairs, &item->batch, vectors);
     pairs_weigh(pt, s->st, keys->n, factor, base, vectors, sum);
-    if (it->modify && it->modify->drops)
-        pairs_drop(it->modify, pt, vectors, keys->n);
+    if (item->modify && item->modify->drops)
+        pairs_drop(item->modify, pt, vectors, keys->n);
     for (int i = 0; i < vectors; i++) {
         float *l = s->near.l + i * CPU_LANES;
         v_store(l, v_load(l) + sum[i]);
     }
-    pairs_append(&it->batch, &values, keys->n);
+    pairs_append(&item->batch, &values, keys->n);
     if (values.packed) /* into scratch that the next superblock needs */
-        item_flush(it);
+        item_flush(item);
     return 1;
 }
 #endif
 
-static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_head *k,
+static void superblock(struct forward_item *item, struct cpu_keys *keys, const struct cpu_head *k,
                        const struct cpu_head *v) {
-    const struct problem *p = it->args->problem;
-    const struct scratch *s = &it->s;
-    const int64_t lanes = cpu_lanes(it->rows);
+    const struct problem *p = item->args->problem;
+    const struct forward_scratch *s = &item->s;
+    const int64_t lanes = cpu_lanes(item->rows);
     const float *k_row[CPU_ROWS], *v_row[CPU_ROWS], *group_k[CPU_ROWS], *group_v[CPU_ROWS];
     uint64_t mask[CPU_KEYS];
     int32_t number[CPU_KEYS];
-    if (it->modify)
-        modify_keys(it->modify, keys->key, keys->n);
+    if (item->modify)
+        modify_keys(item->modify, keys->key, keys->n);
 #if defined(__AVX512BF16__)
-    if (it->paired && pairs_run(it, keys, k, v))
+    if (item->paired && pairs_run(item, keys, k, v))
         return;
 #endif
-    item_flush(it);
+    item_flush(item);
     const int alike = cpu_alike(p);
     const tess_type type = lanes > CPU_GROUP || !alike ? TESS_F32 : p->caches.k_type;
     cpu_rows(k_row, k, keys->key, keys->n);
     cpu_rows(v_row, v, keys->key, keys->n);
-    cpu_prefetch_take(it->queue, it->left, v_row + keys->n);
+    cpu_prefetch_take(item->queue, item->left, v_row + keys->n);
     if (type != p->caches.k_type || !alike) { /* for all groups at once */
         cpu_convert_keys(k_row, k, keys->key, keys->n, p->d_qk, s->k);
         cpu_convert_keys(v_row, v, keys->key, keys->n, p->d_v, s->v);
@@ -175,12 +175,12 @@ static void superblock(struct item *it, struct cpu_keys *keys, const struct cpu_
     for (int64_t lane = 0; lane < lanes; lane += CPU_GROUP) {
         const int vectors = (int)(cpu_width(lanes, lane) / CPU_LANES);
         if (!keys->masked) {
-            group_run(it, lane, vectors, k_row, v_row, type, keys->n, NULL, NULL);
+            group_run(item, lane, vectors, k_row, v_row, type, keys->n, NULL, NULL);
             continue;
         }
         int32_t n = group_keys(keys, k_row, v_row, lane, group_k, group_v, mask, number);
         if (n)
-            group_run(it, lane, vectors, group_k, group_v, type, n, mask, number);
+            group_run(item, lane, vectors, group_k, group_v, type, n, mask, number);
     }
 }
 
@@ -190,112 +190,115 @@ static float lse_of(float m, double l) {
     return l == 0 ? -INFINITY : (float)(((double)m + log2(l)) * LN_2);
 }
 
-/* Where the lse of an item's row r goes, if it is wanted. */
-static float *item_lse(const struct item *it, int64_t r) {
-    const struct view *view = &attention_of(it->args)->lse;
-    const struct cpu_lse lse = cpu_lse(view, it->b, it->h, it->first);
-    return lse.data + r / it->heads * lse.stride + r % it->heads * view->stride[1];
+/* Destination of the lse of an item's row r, if it is wanted. */
+static float *item_lse(const struct forward_item *item, int64_t r) {
+    const struct view *view = &attention_of(item->args)->lse;
+    const struct cpu_lse lse = cpu_lse(view, item->b, item->h, item->first);
+    return lse.data + r / item->heads * lse.stride + r % item->heads * view->stride[1];
 }
 
-/* What row r's sums of weighted values are multiplied by: +Inf where it is empty. */
-static float item_factor(const struct item *it, int64_t r, float m, double l) {
-    return modify_factor(it->args, it->h + r % it->heads, (double)m, l);
+/* Factor of row r's sums of weighted values: +Inf where it is empty. */
+static float item_factor(const struct forward_item *item, int64_t r, float m, double l) {
+    return modify_factor(item->args, item->h + r % item->heads, (double)m, l);
 }
 
-static struct cpu_head item_rest(const struct item *it) {
-    return cpu_heads(&attention_of(it->args)->o_rest, it->args->problem->type, it->b, it->h,
-                     it->heads);
+static struct cpu_head item_rest(const struct forward_item *item) {
+    return cpu_heads(&attention_of(item->args)->o_rest, item->args->problem->type, item->b, item->h,
+                     item->heads);
 }
 
 /* Divides by the sums and writes the rows. */
-static void tile_finish(const struct item *it, const struct state *s, float *row) {
-    const struct kernel_args *args = it->args;
+static void tile_finish(const struct forward_item *item, const struct state *s, float *row) {
+    const struct kernel_args *args = item->args;
     const struct attention_operands *given = attention_of(args);
-    const int64_t d = args->problem->d_v, lanes = cpu_lanes(it->rows);
+    const int64_t d = args->problem->d_v, lanes = cpu_lanes(item->rows);
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         int64_t width;
         float *o = cpu_column(s->ot, lanes, lane, d, &width);
         vf l;
         for (int i = 0; i < CPU_LANES; i++)
-            l[i] = item_factor(it, lane + i, s->m[lane + i], s->l[lane + i]);
+            l[i] = item_factor(item, lane + i, s->m[lane + i], s->l[lane + i]);
         vi empty = (vi)(l == v_set(INFINITY));
         for (int64_t i = 0; i < d * width; i += width)
             v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
     }
-    struct cpu_head o = cpu_heads(&given->o, given->o.type, it->b, it->h, it->heads);
-    cpu_store_outputs(&o, it->first, it->rows, d, s->ot, row);
+    struct cpu_head o = cpu_heads(&given->o, given->o.type, item->b, item->h, item->heads);
+    cpu_store_outputs(&o, item->first, item->rows, d, s->ot, row);
     if (given->o_rest.data) {
-        struct cpu_head rest = item_rest(it);
-        cpu_store_rest(&rest, &o, it->first, it->rows, d, s->ot, row);
+        struct cpu_head rest = item_rest(item);
+        cpu_store_rest(&rest, &o, item->first, item->rows, d, s->ot, row);
     }
-    for (int64_t r = 0; given->lse.data && r < it->rows; r++)
-        *item_lse(it, r) = lse_of(s->m[r], s->l[r]);
+    for (int64_t r = 0; given->lse.data && r < item->rows; r++)
+        *item_lse(item, r) = lse_of(s->m[r], s->l[r]);
 }
 
-static struct item item_begin(const struct job *job, const struct work_item *work, int32_t thread) {
+static struct forward_item item_begin(const struct forward_job *job, const struct work_item *work,
+                                      int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const int64_t head = work->batch_head * args->work.tile_heads;
-    struct item it = {.args = args,
-                      .s = thread_scratch(job, thread),
-                      .b = head / p->heads_q,
-                      .h = head % p->heads_q,
-                      .heads = args->work.tile_heads,
-                      .tile = args->work.list_of[head] * args->work.lists->tiles + work->tile,
-                      .first = args->work.lists->tile_row[work->tile]};
-    const int64_t queries = args->work.lists->tile_row[work->tile + 1] - it.first;
-    it.rows = queries * it.heads;
-    struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, it.b, it.h, it.heads);
+    struct forward_item item = {.args = args,
+                                .s = thread_scratch(job, thread),
+                                .b = head / p->heads_q,
+                                .h = head % p->heads_q,
+                                .heads = args->work.tile_heads,
+                                .tile =
+                                    args->work.list_of[head] * args->work.lists->tiles + work->tile,
+                                .first = args->work.lists->tile_row[work->tile]};
+    const int64_t queries = args->work.lists->tile_row[work->tile + 1] - item.first;
+    item.rows = queries * item.heads;
+    struct cpu_head q = cpu_heads(&attention_of(args)->q, p->type, item.b, item.h, item.heads);
     const struct cpu_head q_rope =
-        cpu_heads(&attention_of(args)->q_rope, p->type, it.b, it.h, it.heads);
+        cpu_heads(&attention_of(args)->q_rope, p->type, item.b, item.h, item.heads);
     q.rope = p->rope_dims ? &q_rope : NULL;
     q.rope_dims = p->rope_dims;
-    it.listed = listed_pays(p, args->work.lists, it.tile, queries, it.heads);
+    item.listed = listed_pays(p, args->work.lists, item.tile, queries, item.heads);
 #if defined(__AVX512BF16__)
-    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
-    it.paired = pairs_load_lanes(it.s.pairs.qp, &q, it.first, it.rows, p->d_qk, p->scale < 0,
-                                 pairs_queries, it.s.row);
-    it.listed &= !it.paired;
-    it.store = pairs_store_of(&job->store, it.b * p->heads_kv + h_kv);
+    const int64_t h_kv = item.h / (p->heads_q / p->heads_kv);
+    item.paired = pairs_load_lanes(item.s.pairs.qp, &q, item.first, item.rows, p->d_qk,
+                                   p->scale < 0, pairs_queries, item.s.row);
+    item.listed &= !item.paired;
+    item.store = pairs_store_of(&job->store, item.b * p->heads_kv + h_kv);
 #endif
-    it.out = work->parts > 1 ? slot_state(job, work->slot) : it.s.state;
-    if (it.listed)
-        cpu_load_query_rows(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
+    item.out = work->parts > 1 ? slot_state(job, work->slot) : item.s.state;
+    if (item.listed)
+        cpu_load_query_rows(item.s.qt, item.s.factor, &q, item.first, item.rows, p->d_qk,
                             p->scale * LOG2_E);
     else
-        it.shifted = cpu_load_queries(it.s.qt, it.s.factor, &q, it.first, it.rows, p->d_qk,
-                                      p->scale * LOG2_E, it.s.row);
-    near_clear(&it.s.near, cpu_lanes(it.rows), p->d_v);
-    return it;
+        item.shifted = cpu_load_queries(item.s.qt, item.s.factor, &q, item.first, item.rows,
+                                        p->d_qk, p->scale * LOG2_E, item.s.row);
+    near_clear(&item.s.near, cpu_lanes(item.rows), p->d_v);
+    return item;
 }
 
-static void item_fold(struct item *it, int last) {
-    const int64_t d = it->args->problem->d_v, lanes = cpu_lanes(it->rows);
-    const struct state *state = &it->s.state;
-    item_flush(it);
-    near_fold(last ? &it->out : state, state, it->s.low, &it->s.near, lanes, d, it->folded++, last);
+static void item_fold(struct forward_item *item, int last) {
+    const int64_t d = item->args->problem->d_v, lanes = cpu_lanes(item->rows);
+    const struct state *state = &item->s.state;
+    item_flush(item);
+    near_fold(last ? &item->out : state, state, item->s.low, &item->s.near, lanes, d,
+              item->folded++, last);
 }
 
 /* An item that was never folded. */
-static void item_finish(struct item *it) {
-    item_flush(it);
-    struct state seen = {it->s.near.m, it->s.near.ot, it->s.state.l};
-    for (int64_t r = 0; r < cpu_lanes(it->rows); r++)
-        seen.l[r] = (double)it->s.near.l[r];
-    tile_finish(it, &seen, it->s.row);
+static void item_finish(struct forward_item *item) {
+    item_flush(item);
+    struct state seen = {item->s.near.m, item->s.near.ot, item->s.state.l};
+    for (int64_t r = 0; r < cpu_lanes(item->rows); r++)
+        seen.l[r] = (double)item->s.near.l[r];
+    tile_finish(item, &seen, item->s.row);
 }
 
 /* Rows of o and lse as they stand, from sums in f32 or double. */
-static void listed_finish(const struct item *it, const struct listed_tile *t) {
-    const struct kernel_args *args = it->args;
+static void listed_finish(const struct forward_item *item, const struct listed_tile *t) {
+    const struct kernel_args *args = item->args;
     const struct attention_operands *given = attention_of(args);
     const int64_t d = args->problem->d_v;
-    struct cpu_head o = cpu_heads(&given->o, given->o.type, it->b, it->h, it->heads);
-    struct cpu_head rest = item_rest(it);
-    for (int64_t r = 0; r < it->rows; r++) {
+    struct cpu_head o = cpu_heads(&given->o, given->o.type, item->b, item->h, item->heads);
+    struct cpu_head rest = item_rest(item);
+    for (int64_t r = 0; r < item->rows; r++) {
         const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
         const float m = (t->folded ? t->state.m : t->near.m)[r];
-        const vf factor = v_set(item_factor(it, r, m, l));
+        const vf factor = v_set(item_factor(item, r, m, l));
         const vi empty = (vi)(factor == v_set(INFINITY));
         float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
         for (int64_t i = 0; i < d; i += CPU_LANES) {
@@ -304,26 +307,27 @@ static void listed_finish(const struct item *it, const struct listed_tile *t) {
                 x += v_load(t->low + r * d + i);
             v_store(row + i, v_select(empty, (vf){0}, x * factor));
         }
-        cpu_row_from_f32(cpu_row(&o, it->first, r), row, o.type, d);
+        cpu_row_from_f32(cpu_row(&o, item->first, r), row, o.type, d);
         if (given->o_rest.data)
-            cpu_row_rest(cpu_row(&rest, it->first, r), cpu_row(&o, it->first, r), o.type, row, d);
+            cpu_row_rest(cpu_row(&rest, item->first, r), cpu_row(&o, item->first, r), o.type, row,
+                         d);
         if (given->lse.data)
-            *item_lse(it, r) = lse_of(m, l);
+            *item_lse(item, r) = lse_of(m, l);
     }
 }
 
-static void listed_compute(const struct item *it, struct walk *w, const struct cpu_head *k,
-                           const struct cpu_head *v, int32_t parts) {
-    const struct scratch *s = &it->s;
-    struct listed_tile t = {.p = it->args->problem,
+static void listed_compute(const struct forward_item *item, struct walk *w,
+                           const struct cpu_head *k, const struct cpu_head *v, int32_t parts) {
+    const struct forward_scratch *s = &item->s;
+    struct listed_tile t = {.p = item->args->problem,
                             .s = &s->listed,
                             .near = s->near,
-                            .state = it->out,
+                            .state = item->out,
                             .low = s->low,
                             .q = s->qt,
                             .factor = s->factor,
-                            .modify = it->modify,
-                            .rows = it->rows};
+                            .modify = item->modify,
+                            .rows = item->rows};
     int64_t set;
     memset(t.s->seen, 0, CPU_TILE_ROWS * sizeof *t.s->seen);
     for (int32_t n; (n = listed_next(w, t.p, t.rows, t.s, &set)) > 0;)
@@ -334,56 +338,56 @@ static void listed_compute(const struct item *it, struct walk *w, const struct c
     }
     if (t.folded)
         listed_fold(&t, 0, t.rows);
-    listed_finish(it, &t);
+    listed_finish(item, &t);
 }
 
-static void item_compute(const struct job *job, int64_t number, int32_t thread) {
+static void item_compute(const struct forward_job *job, int64_t number, int32_t thread) {
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct work_item *work = &args->work.schedule->items[number];
-    struct item it = item_begin(job, work, thread);
+    struct forward_item item = item_begin(job, work, thread);
     struct modify modify;
-    if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, it.b, it.h, it.heads, it.first,
-                     it.rows, LOG2_E))
-        it.modify = &modify;
-    const int64_t h_kv = it.h / (p->heads_q / p->heads_kv);
+    if (modify_begin(&modify, args, MODIFY_SCORES | MODIFY_WEIGHTS, item.b, item.h, item.heads,
+                     item.first, item.rows, LOG2_E))
+        item.modify = &modify;
+    const int64_t h_kv = item.h / (p->heads_q / p->heads_kv);
     struct cpu_head k_rope;
-    const struct cpu_head k = cpu_cache_k(args, it.b, h_kv, &k_rope);
-    const struct cpu_head v = cpu_cache_v(args, it.b, h_kv);
+    const struct cpu_head k = cpu_cache_k(args, item.b, h_kv, &k_rope);
+    const struct cpu_head v = cpu_cache_v(args, item.b, h_kv);
     struct cpu_keys keys;
-    struct walk w = walk_begin(args->work.lists, it.tile, it.heads, work->part, work->parts);
+    struct walk w = walk_begin(args->work.lists, item.tile, item.heads, work->part, work->parts);
     w.paged = k.table ? &k : NULL;
-    if (it.listed) {
-        listed_compute(&it, &w, &k, &v, work->parts);
+    if (item.listed) {
+        listed_compute(&item, &w, &k, &v, work->parts);
         return;
     }
     const struct view *to = &attention_of(args)->o;
-    const struct cpu_head o = cpu_heads(to, to->type, it.b, it.h, it.heads);
+    const struct cpu_head o = cpu_heads(to, to->type, item.b, item.h, item.heads);
     struct cpu_prefetch queue;
-    it.queue = &queue;
-    cpu_prefetch_fill(&queue, args, number, &o, it.first, it.rows);
+    item.queue = &queue;
+    cpu_prefetch_fill(&queue, args, number, &o, item.first, item.rows);
     if (w.left >= CPU_NEAR && cpu_near(p->d_v) == CPU_NEAR)
         w.most = CPU_KEYS;
     for (int64_t done = 0; walk_next(&w, &keys); done++) {
         if (done && done % (cpu_near(p->d_v) / w.most) == 0)
-            item_fold(&it, 0);
-        it.left = (w.left + w.most - 1) / w.most;
-        superblock(&it, &keys, &k, &v);
+            item_fold(&item, 0);
+        item.left = (w.left + w.most - 1) / w.most;
+        superblock(&item, &keys, &k, &v);
     }
-    if (work->parts == 1 && !it.folded) {
-        item_finish(&it);
+    if (work->parts == 1 && !item.folded) {
+        item_finish(&item);
         return;
     }
-    item_fold(&it, 1);
+    item_fold(&item, 1);
     if (work->parts == 1)
-        tile_finish(&it, &it.out, it.s.row);
+        tile_finish(&item, &item.out, item.s.row);
 }
 
 #if defined(__AVX512BF16__)
 #define STORE_GROUPS 8 /* at a time */
 
 static void store_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+    const struct forward_job *job = context;
     const struct problem *p = job->args->problem;
     const int64_t groups = job->store.groups;
     const int64_t pieces = (groups + STORE_GROUPS - 1) / STORE_GROUPS;
@@ -409,31 +413,31 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 }
 
 static void combine_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+    const struct forward_job *job = context;
     const struct kernel_args *args = job->args;
     const struct problem *p = args->problem;
     const struct combine_item *combine = &args->work.schedule->combines[number];
     const int64_t head = combine->batch_head * args->work.tile_heads;
-    struct scratch s = thread_scratch(job, thread);
-    struct item it = {.args = args,
-                      .b = head / p->heads_q,
-                      .h = head % p->heads_q,
-                      .heads = args->work.tile_heads,
-                      .first = args->work.lists->tile_row[combine->tile]};
-    it.rows = (args->work.lists->tile_row[combine->tile + 1] - it.first) * it.heads;
+    struct forward_scratch s = thread_scratch(job, thread);
+    struct forward_item item = {.args = args,
+                                .b = head / p->heads_q,
+                                .h = head % p->heads_q,
+                                .heads = args->work.tile_heads,
+                                .first = args->work.lists->tile_row[combine->tile]};
+    item.rows = (args->work.lists->tile_row[combine->tile + 1] - item.first) * item.heads;
     const struct state sum = slot_state(job, combine->first_slot);
     for (int32_t part = 1; part < combine->parts; part++) {
         const struct state state = slot_state(job, combine->first_slot + part);
-        state_merge(&sum, &sum, s.low, &state, cpu_lanes(it.rows), p->d_v, part,
+        state_merge(&sum, &sum, s.low, &state, cpu_lanes(item.rows), p->d_v, part,
                     part + 1 == combine->parts);
     }
-    tile_finish(&it, &sum, s.row);
+    tile_finish(&item, &sum, s.row);
 }
 
 tess_status CPU_NAME(attention)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct job job;
+    struct forward_job job;
     job_take(&c, args, &job);
 #if defined(__AVX512BF16__)
     cpu_for_each(args,

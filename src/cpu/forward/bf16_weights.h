@@ -5,19 +5,19 @@
 
 #include "tile/bf16_pairs.h"
 
-/* What the unit may have of queries: none that is subnormal, nor so large that a subnormal key would
+/* Limits of queries for the unit: none that is subnormal, nor so large that a subnormal key would
  * matter; and of values: none so small that products with weights may be flushed to zero. */
 static const struct pairs_limits pairs_queries = {1 << 7, PAIRS_POWER(60)};
 static const struct pairs_limits pairs_of_values = {PAIRS_POWER(-40), 0x7fff};
 
-/* What bf16 in pairs needs of a thread's scratch. */
+/* Scratch of a thread for bf16 in pairs. */
 struct pairs {
     uint32_t *qp, *pt;
     uint16_t *k;  /* keys that do not lie side by side, or in two views [PAIRS_KEYS][d_qk] */
-    uint16_t *vt; /* of one superblock */
+    uint16_t *vt; /* values of one superblock */
 };
 
-/* What scores are multiplied by. Without its sign, which the queries take. */
+/* Factor of scores, without the sign, which the queries take. */
 static inline float pairs_factor(const struct problem *p) {
     return (float)fabs(p->scale * LOG2_E);
 }
@@ -37,10 +37,10 @@ static inline struct cpu_head pairs_join(const struct pairs *a, const struct cpu
                                          int32_t number[PAIRS_KEYS]) {
     const int64_t first = d - k->rope_dims;
     for (int32_t j = 0; j < PAIRS_KEYS; j++) {
-        const int32_t of = key[j < n ? j : n - 1];
+        const int32_t place = key[j < n ? j : n - 1];
         uint16_t *row = a->k + j * d;
-        memcpy(row, cpu_key(k, of), (size_t)first * sizeof *row);
-        memcpy(row + first, cpu_key(k->rope, of), (size_t)k->rope_dims * sizeof *row);
+        memcpy(row, cpu_key(k, place), (size_t)first * sizeof *row);
+        memcpy(row + first, cpu_key(k->rope, place), (size_t)k->rope_dims * sizeof *row);
         number[j] = j;
     }
     return (struct cpu_head){.data = (char *)a->k, .stride = 2 * d};
@@ -92,7 +92,7 @@ V_INLINE void pairs_weigh_body(uint32_t *pt, const float *st, int32_t n, int64_t
     }
 }
 
-/* The same for all of them, and 0 from n to the next multiple of 32. */
+/* Weights of any number of keys, and 0 from n to the next multiple of 32. */
 static inline void pairs_weigh(uint32_t *pt, const float *st, int32_t n, float factor,
                                const vf *base, int vectors, vf *sum) {
     const int64_t width = vectors * CPU_LANES;
@@ -107,7 +107,7 @@ static inline void pairs_weigh(uint32_t *pt, const float *st, int32_t n, float f
     pairs_pad(pt, n, width);
 }
 
-/* Where the weights of the batch's next keys go. */
+/* Destination of the weights of the batch's next keys. */
 static inline uint32_t *pairs_next(const struct pairs *a, const struct pairs_batch *batch,
                                    int vectors) {
     return a->pt + batch->n / 2 * vectors * CPU_LANES;

@@ -17,7 +17,7 @@ static inline void st_mask(float *st, int vectors, int32_t n, const uint64_t *ma
             v_store(st, v_pick((uint32_t)(mask[j] >> (v * CPU_LANES)), v_load(st), none));
 }
 
-/* Of `vectors` vectors of keys that are `step` floats apart. */
+/* Maxima of `vectors` vectors of keys that are `step` floats apart. */
 V_INLINE void st_max_body(const float *st, const int vectors, int64_t step, int32_t n, vf *top) {
     vf even[CPU_VECTORS], odd[CPU_VECTORS]; /* two, or each key waits for the one before */
     V_FOR(v, vectors) {

@@ -18,7 +18,7 @@
 #include "forward/prefetch.h"
 
 /* One thread's scratch. */
-struct scratch {
+struct forward_scratch {
     struct near near;
     struct state state;
     float *low;
@@ -31,7 +31,7 @@ struct scratch {
 #endif
 };
 
-struct job {
+struct forward_job {
     const struct kernel_args *args;
     char *slots, *scratch;
     size_t slot_size, scratch_size;
@@ -54,7 +54,8 @@ static void state_take(struct carve *c, const struct kernel_args *args, struct s
     s->ot = carve_take_panel(c, lanes, (size_t)args->problem->d_v, sizeof(float));
 }
 
-static void scratch_take(struct carve *c, const struct kernel_args *args, struct scratch *s) {
+static void scratch_take(struct carve *c, const struct kernel_args *args,
+                         struct forward_scratch *s) {
     const struct problem *p = args->problem;
     const size_t lanes = tile_lanes(args), d_qk = (size_t)p->d_qk, d_v = (size_t)p->d_v;
     state_take(c, args, &s->state);
@@ -77,9 +78,9 @@ static void scratch_take(struct carve *c, const struct kernel_args *args, struct
 #endif
 }
 
-static void job_take(struct carve *c, const struct kernel_args *args, struct job *job) {
+static void job_take(struct carve *c, const struct kernel_args *args, struct forward_job *job) {
     struct carve slot = {0}, one = {0};
-    struct scratch scratch;
+    struct forward_scratch scratch;
     struct state state;
     job->args = args;
     state_take(&slot, args, &state);
@@ -95,25 +96,25 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct job
 #endif
 }
 
-static struct state slot_state(const struct job *job, int64_t slot) {
+static struct state slot_state(const struct forward_job *job, int64_t slot) {
     struct carve c = {.base = job->slots + (size_t)slot * job->slot_size};
     struct state s;
     state_take(&c, job->args, &s);
     return s;
 }
 
-static struct scratch thread_scratch(const struct job *job, int32_t thread) {
+static struct forward_scratch thread_scratch(const struct forward_job *job, int32_t thread) {
     struct carve c = {.base = job->scratch + (size_t)thread * job->scratch_size};
-    struct scratch s;
+    struct forward_scratch s;
     scratch_take(&c, job->args, &s);
     return s;
 }
 
 /* An item under way. */
-struct item {
+struct forward_item {
     const struct kernel_args *args;
-    struct scratch s;
-    struct state out;      /* what its rows have seen, at last */
+    struct forward_scratch s;
+    struct state out;      /* state of its rows, at last */
     int64_t b, h, heads;   /* rows of heads h ... h + heads - 1, see cpu_row */
     int64_t tile;          /* number T, see lists.h */
     int64_t first, rows;   /* the first query; rows of all heads together */
@@ -130,14 +131,14 @@ struct item {
 };
 
 /* Adds what near has still to be given, before anything else is done to it. */
-static void item_flush(struct item *it) {
+static void item_flush(struct forward_item *item) {
 #if defined(__AVX512BF16__)
-    if (it->batch.n)
-        unit_add_values(it->s.pairs.pt, &it->batch, (int)(cpu_lanes(it->rows) / CPU_LANES),
-                        it->args->problem->d_v, it->s.near.ot);
-    it->batch.n = 0;
+    if (item->batch.n)
+        unit_add_values(item->s.pairs.pt, &item->batch, (int)(cpu_lanes(item->rows) / CPU_LANES),
+                        item->args->problem->d_v, item->s.near.ot);
+    item->batch.n = 0;
 #else
-    (void)it;
+    (void)item;
 #endif
 }
 

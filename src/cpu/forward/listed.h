@@ -18,13 +18,13 @@
 #define LISTED_BYTES (1 << 19)
 #define LISTED_BYTES_CONVERTED (1 << 18)
 
-/* What such tiles need of a thread's scratch. */
+/* Scratch of a thread for such tiles. */
 struct listed {
     int32_t *key;         /* rows of K and V, or of their conversions */
-    uint32_t *mask[2];    /* of rows 0 ... 31, and of those after them: for each key who lists it */
+    uint32_t *mask[2];    /* rows 0 ... 31, and those after them: for each key who lists it */
     int32_t *list, *seen; /* a set's keys; how many keys of each row are near */
-    int32_t *number;      /* of K and V's rows, where conversions have numbers of their own */
-    float *q, *s;         /* a set's queries side by side, and its scores */
+    int32_t *number; /* places of K and V's rows, where conversions have numbers of their own */
+    float *q, *s;    /* a set's queries side by side, and its scores */
 };
 
 /* One such tile. */

@@ -8,26 +8,26 @@
 
 #include <math.h>
 
-#define MERGE_ROWS 64     /* that a thread takes at a time */
-#define MERGE_COLUMNS 256 /* that are summed at a time */
+#define MERGE_ROWS 64     /* rows that a thread takes at a time */
+#define MERGE_COLUMNS 256 /* columns that are summed at a time */
 
-struct place {
+struct merge_place {
     int64_t b, h, n;
 };
 
-static void *row_of(const tess_tensor *t, const struct place *at) {
+static void *row_of(const tess_tensor *t, const struct merge_place *at) {
     const int64_t first =
         at->b * t->stride[0] + at->h * t->stride[1] + at->n * t->stride[2]; /* in elements */
     return (char *)t->data + first * (int64_t)tess_type_size(t->type);
 }
 
-static float lse_of(const struct merge_args *args, int64_t part, const struct place *at) {
+static float lse_of(const struct merge_args *args, int64_t part, const struct merge_place *at) {
     return *(const float *)row_of(args->lse[part], at);
 }
 
 /* Columns first ... first + n - 1 of a row: the weights' sum, by which what is stored was divided. An
  * empty part has no weight, and is not read. */
-static double columns_merge(const struct merge_args *args, const struct place *at, double top,
+static double columns_merge(const struct merge_args *args, const struct merge_place *at, double top,
                             int64_t first, int64_t n) {
     const tess_tensor *out = args->o_out;
     const size_t size = tess_type_size(args->o[0]->type);
@@ -55,7 +55,7 @@ static double columns_merge(const struct merge_args *args, const struct place *a
 }
 
 /* lse_out may stand where an lse does, and is written last. */
-static void row_merge(const struct merge_args *args, const struct place *at) {
+static void row_merge(const struct merge_args *args, const struct merge_place *at) {
     const int64_t d = args->o_out->size[3];
     double top = -INFINITY, l = 0;
     for (int64_t part = 0; part < args->parts; part++) {
@@ -75,13 +75,14 @@ static void rows_merge(const void *context, int64_t number, int32_t thread) {
     const int64_t first = number * MERGE_ROWS;
     (void)thread;
     for (int64_t r = first; r < rows && r < first + MERGE_ROWS; r++)
-        row_merge(args, &(struct place){r / size[2] / size[1], r / size[2] % size[1], r % size[2]});
+        row_merge(args,
+                  &(struct merge_place){r / size[2] / size[1], r / size[2] % size[1], r % size[2]});
 }
 
 tess_status cpu_merge(const struct merge_args *args, tess_error *error) {
     const int64_t *size = args->o_out->size, rows = size[0] * size[1] * size[2];
     (void)error;
-    /* As docs/design/cpu.md, "Merging", has it. */
+    /* Seconds as docs/design/cpu.md, "Merging", has them. */
     const double seconds = (double)rows * (double)args->parts * (25e-9 + 1e-9 * (double)size[3]);
     cpu_share(threads_limit(0), seconds, (rows + MERGE_ROWS - 1) / MERGE_ROWS, rows_merge, args);
     return TESS_OK;

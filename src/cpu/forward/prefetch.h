@@ -20,7 +20,7 @@ static inline void cpu_prefetch_list(const struct lists *lists, int64_t tile) {
         __builtin_prefetch(&lists->full[i]);
 }
 
-/* Of item `number`, whose outputs are rows of `o` from query `first` on. */
+/* Fills the queue for item `number`, whose outputs are rows of `o` from query `first` on. */
 static inline void cpu_prefetch_fill(struct cpu_prefetch *queue, const struct kernel_args *args,
                                      int64_t number, const struct cpu_head *o, int64_t first,
                                      int64_t rows) {

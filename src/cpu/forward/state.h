@@ -1,11 +1,11 @@
-/* What the lanes of a fused tile have seen, and how parts of that are put together. */
+/* State of a fused tile's lanes, and how parts of it are put together. */
 #ifndef TESSERA_CPU_STATE_H
 #define TESSERA_CPU_STATE_H
 
 #include "tile/tile.h"
 
 /*
- * What a tile's rows have seen. `near`: of the last superblocks, in f32; per lane the maximum, the
+ * State of a tile's rows. `near`: of the last superblocks, in f32; per lane the maximum, the
  * sum of weights, and the sums of weighted V. `state`: the same of all superblocks before; near is
  * folded into it. `low` keeps what rounding cuts off from ot (compensated summation): the error does
  * not grow with the length of a row, even where all terms have one sign.
@@ -18,7 +18,7 @@ struct state {
     double *l;
 };
 
-/* What is subtracted from scores whose maximum is top. */
+/* Base that is subtracted from scores whose maximum is top. */
 static inline vf base_of(vf top) {
     return v_select((vi)(top == v_set(-INFINITY)), (vf){0}, top);
 }
@@ -30,7 +30,7 @@ static inline void near_leave(const struct near *s, int64_t lanes) {
     memset(s->l, 0, (size_t)lanes * sizeof *s->l);
 }
 
-/* The same where ot may hold anything. */
+/* Clears the state where ot may hold anything. */
 static inline void near_clear(const struct near *s, int64_t lanes, int64_t d) {
     near_leave(s, lanes);
     memset(s->ot, 0, (size_t)(lanes * d) * sizeof *s->ot);
@@ -83,7 +83,7 @@ static inline void state_merge(const struct state *out, const struct state *to, 
     }
 }
 
-/* The same of what is near, of which then nothing is. */
+/* Folds what is near, which then is empty. */
 static inline void near_fold(const struct state *out, const struct state *to, float *low,
                              const struct near *near, int64_t lanes, int64_t d, int before,
                              int last) {

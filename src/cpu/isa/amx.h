@@ -7,7 +7,7 @@
 
 #include "tile/bf16_pairs.h"
 
-/* What was written before this is in memory after it: compilers do not know that tiles read it. */
+/* A barrier, before which all that was written is in memory: compilers do not know that tiles read it. */
 #define AMX_MEMORY __asm__ volatile("" ::: "memory")
 
 /* All eight tiles are 16 rows of 64 bytes. Constant: compilers know of 8 bytes only that are read,

@@ -104,7 +104,7 @@ DPBF16_SHAPE(4)
         DPBF16_KEYS_##vectors, DPBF16_DIMS_##vectors, dpbf16_scores_##vectors,                     \
             dpbf16_values_##vectors                                                                \
     }
-/* Of a group of 1, 2, ... vectors. */
+/* Shapes of a group of 1, 2, ... vectors. */
 static const struct dpbf16_shape {
     int32_t keys, dims;
     void (*scores)(const uint32_t *qp, const uint16_t *const *key, int64_t d, float *st);

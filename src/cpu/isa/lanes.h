@@ -77,7 +77,7 @@ V_INLINE vf v_load_copies(const float *p, const int copies) {
     return v_load_any(p);
 }
 
-/* Of every four lanes from 4 k on: lane 4 k + i of the answer is the sum of a[i]'s. */
+/* Sums of every four lanes from 4 k on: lane 4 k + i of the answer is the sum of a[i]'s. */
 V_INLINE vf v_sum_fours(const vf *a) {
 #if CPU_LANES == 16
     __m512 x = _mm512_add_ps(_mm512_unpacklo_ps((__m512)a[0], (__m512)a[1]),

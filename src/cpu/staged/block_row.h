@@ -20,12 +20,12 @@ struct cpu_block_row {
 
 /* One chunk of its rows, and how far its columns have been walked. */
 struct cpu_chunk {
-    const struct cpu_block_row *of;
+    const struct cpu_block_row *block;
     int64_t row, rows; /* within the block row */
     struct tile_walk walk;
     struct tile tile;
-    int64_t column;  /* of the block row, next to be walked */
-    int64_t in_tile; /* the same within the tile; block_kv when the tile is done */
+    int64_t column;  /* column of the block row, next to be walked */
+    int64_t in_tile; /* column within the tile; block_kv when the tile is done */
 };
 
 /* A superblock of the chunk's keys; key j stands in column at[j] of the block row. Columns
@@ -61,7 +61,7 @@ static inline int64_t cpu_chunk_rows(const struct bcsr *m) {
 }
 
 static inline struct cpu_chunk cpu_chunk(const struct cpu_block_row *s, int64_t row) {
-    struct cpu_chunk c = {.of = s, .row = row, .in_tile = s->m->block_kv};
+    struct cpu_chunk c = {.block = s, .row = row, .in_tile = s->m->block_kv};
     c.rows = s->rows - row < CPU_TILE_ROWS ? s->rows - row : CPU_TILE_ROWS;
     tile_walk_begin(&c.walk, s->m, s->list, s->number);
     return c;
@@ -73,7 +73,7 @@ static inline void cpu_chunk_masks(const struct cpu_chunk *c, int64_t c0, int n,
     for (int i = 0; i < n; i++)
         mask[i] = c->tile.kind == TILE_FULL ? all : 0;
     for (int64_t r = 0; c->tile.kind != TILE_FULL && r < c->rows; r++) {
-        uint64_t bits = tile_row_bits(c->of->m, &c->tile, c->row + r, c0, n);
+        uint64_t bits = tile_row_bits(c->block->m, &c->tile, c->row + r, c0, n);
         for (; bits; bits &= bits - 1)
             mask[__builtin_ctzll(bits)] |= UINT64_C(1) << r;
     }
@@ -81,7 +81,7 @@ static inline void cpu_chunk_masks(const struct cpu_chunk *c, int64_t c0, int n,
 
 /* Walks the next columns of the tile, at most 64 and no more than there is room for. */
 static inline void cpu_chunk_piece(struct cpu_chunk *c, struct cpu_block_row_keys *out) {
-    const struct bcsr *m = c->of->m;
+    const struct bcsr *m = c->block->m;
     int64_t key = c->tile.col * m->block_kv + c->in_tile;
     int64_t n = m->block_kv - c->in_tile;
     uint64_t mask[64];
@@ -112,7 +112,7 @@ static inline int cpu_chunk_next(struct cpu_chunk *c, struct cpu_block_row_keys 
     out->keys.masked = 0;
     out->from = c->column;
     while (out->keys.n < CPU_KEYS_SHORT) {
-        if (c->in_tile == c->of->m->block_kv) {
+        if (c->in_tile == c->block->m->block_kv) {
             if (!tile_walk_next(&c->walk, &c->tile))
                 break;
             c->in_tile = 0;

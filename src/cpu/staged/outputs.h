@@ -13,7 +13,7 @@
 
 struct cpu_outputs {
     const struct cpu_stage_scratch *s;
-    int64_t rows, d; /* of the chunk; dims of an output */
+    int64_t rows, d; /* rows of the chunk; dims of an output */
     float *near, *total, *low;
     uint64_t nonzero; /* rows that have met a weight that is not 0 */
     int64_t done;     /* superblocks */

@@ -11,8 +11,8 @@ size_t CPU_NAME(sddmm_workspace)(const struct kernel_args *args) {
 /* The scores of one group of lanes, rows row ... row + rows - 1 of the chunk, to the scores. */
 static void scores_store(const struct cpu_chunk *c, const struct cpu_block_row_keys *s, int64_t row,
                          int64_t rows, const float *st) {
-    const int64_t width = cpu_lanes(rows), stride = c->of->width;
-    float *scores = c->of->scores + (c->row + row) * stride;
+    const int64_t width = cpu_lanes(rows), stride = c->block->width;
+    float *scores = c->block->scores + (c->row + row) * stride;
     const int gaps = s->keys.masked || s->keys.n < s->to - s->from;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
@@ -36,9 +36,9 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         ignored[v] = (vf){0};
     struct cpu_block_row_keys keys;
     struct modify modify;
-    const int modified = modify_begin(&modify, args, MODIFY_SCORES, c->of->b, c->of->h, 1,
-                                      c->of->first + c->row, c->rows, 1);
-    int shifted = cpu_load_queries(s->panel, s->side, q, c->of->first + c->row, c->rows, d,
+    const int modified = modify_begin(&modify, args, MODIFY_SCORES, c->block->b, c->block->h, 1,
+                                      c->block->first + c->row, c->rows, 1);
+    int shifted = cpu_load_queries(s->panel, s->side, q, c->block->first + c->row, c->rows, d,
                                    args->problem->scale, s->row);
     while (cpu_chunk_next(c, &keys)) {
         cpu_gather(k_row, k, keys.keys.key, keys.keys.n, d, s->rows);

@@ -90,7 +90,7 @@ static void row_drop(float *x, const struct cpu_block_row_keys *s, const uint32_
 /* The weights of a block row's rows that are dropped. */
 static void block_row_drop(const struct kernel_args *args, const struct cpu_block_row *s) {
     _Alignas(64)
-        uint32_t keep[2][CPU_KEYS_SHORT]; /* of rows 0 ... 31 of a chunk, and of the others */
+        uint32_t keep[2][CPU_KEYS_SHORT]; /* bits of rows 0 ... 31 of a chunk, and of the others */
     struct cpu_block_row_keys keys;
     struct modify modify;
     for (int64_t row = 0; row < s->rows; row += CPU_TILE_ROWS) {

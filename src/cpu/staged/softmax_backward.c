@@ -17,14 +17,14 @@
 /* Elements whose distances are summed in f32 before the sum goes on in double. */
 #define SUM_CHUNK (CPU_CHUNK * CPU_LANES)
 
-/* What the elements of a row have in common. */
+/* Facts that the elements of a row have in common. */
 struct row {
     float base, left, delta; /* struct query_stats; left is also what dropout leaves of a weight */
     float slope, back;       /* ALiBi's slope; queries from the chunk's first to this one */
     float in, out, scale;    /* softcap: out * tanh(in * s); in is 0 where there is none */
 };
 
-/* What the elements of a column have in common, for CPU_KEYS_SHORT of them. */
+/* Facts that the elements of a column have in common, for CPU_KEYS_SHORT of them. */
 struct columns {
     _Alignas(64) float distance[CPU_KEYS_SHORT]; /* ALiBi: from the chunk's first query */
     /* By bits, of rows 0 ... 31 of a chunk and of the others: those that list a key, and keep it. */
@@ -32,14 +32,14 @@ struct columns {
     _Alignas(64) uint32_t keep[2][CPU_KEYS_SHORT];
 };
 
-struct job {
+struct softmax_job {
     const struct kernel_args *args;
     double *slopes; /* [batch * heads_q][block rows]; NULL: not wanted */
 };
 
-static struct job job_take(struct carve *c, const struct kernel_args *args) {
+static struct softmax_job job_take(struct carve *c, const struct kernel_args *args) {
     const struct problem *p = args->problem;
-    struct job job = {.args = args};
+    struct softmax_job job = {.args = args};
     if (p->gradients & TESS_GRADIENT_ALIBI)
         job.slopes = carve_take_panel(c, (size_t)(p->batch * p->heads_q),
                                       (size_t)args->work.bcsr->rows, sizeof *job.slopes);
@@ -67,7 +67,7 @@ V_INLINE void some_store(float *x, vf a, int64_t n) {
         memcpy(x, &a, (size_t)n * sizeof *x);
 }
 
-/* What is known of a vector of elements beside what they hold. */
+/* Facts of a vector of elements beside what they hold. */
 struct elements {
     vf away; /* distance from the row's own query */
     vi masked, kept;
@@ -155,8 +155,8 @@ static void columns_keys(const struct cpu_block_row *s, int64_t from, int32_t n,
 
 /* mask[x] = the chunk's rows that list the key in column from + x. */
 static void columns_masks(struct cpu_chunk *c, int64_t from, int32_t n, uint64_t *mask) {
-    const struct bcsr *m = c->of->m;
-    const int64_t entry = bcsr_row_begin(m, c->of->list, c->of->number);
+    const struct bcsr *m = c->block->m;
+    const int64_t entry = bcsr_row_begin(m, c->block->list, c->block->number);
     for (int64_t x = 0, some; x < n; x += some) {
         const int64_t column = (from + x) % m->block_kv;
         some = min_i64(min_i64(m->block_kv - column, n - x), 64);
@@ -173,12 +173,12 @@ static void words_of(uint32_t words[2][CPU_KEYS_SHORT], int32_t x, uint64_t mask
     words[1][x] = (uint32_t)(mask >> 32);
 }
 
-/* What the chunk's rows have of the n columns from `from` on. */
+/* Finds what the chunk's rows have of the n columns from `from` on. */
 static void columns_find(struct columns *columns, struct modify *m, struct cpu_chunk *c,
                          int64_t from, int32_t n) {
     int32_t key[CPU_KEYS_SHORT];
     uint64_t mask[CPU_KEYS_SHORT];
-    columns_keys(c->of, from, n, key);
+    columns_keys(c->block, from, n, key);
     columns_masks(c, from, n, mask);
     modify_keys(m, key, n);
     memset(columns, 0, sizeof *columns);
@@ -219,7 +219,7 @@ static double block_row_run_modified(const struct kernel_args *args, const struc
 }
 
 static void item_run(const void *context, int64_t number, int32_t thread) {
-    const struct job *job = context;
+    const struct softmax_job *job = context;
     const struct kernel_args *args = job->args;
     const struct modifiers *m = &args->problem->modifiers;
     const int modified = m->softcap != 0 || m->alibi || m->dropped;
@@ -249,7 +249,7 @@ static void item_run(const void *context, int64_t number, int32_t thread) {
 
 /* The gradient of one head's slope. */
 static void slope_run(const void *context, int64_t h, int32_t thread) {
-    const struct job *job = context;
+    const struct softmax_job *job = context;
     const struct problem *p = job->args->problem;
     const int64_t rows = job->args->work.bcsr->rows;
     double sum = 0;
@@ -263,7 +263,7 @@ static void slope_run(const void *context, int64_t h, int32_t thread) {
 tess_status CPU_NAME(softmax_backward)(const struct kernel_args *args, tess_error *error) {
     (void)error;
     struct carve c = {.base = args->workspace};
-    struct job job = job_take(&c, args);
+    struct softmax_job job = job_take(&c, args);
     cpu_for_each(args, args->work.schedule->n_items, item_run, &job);
     if (job.slopes && stage_of(args)->d_alibi)
         cpu_for_each(args, args->problem->heads_q, slope_run, &job);

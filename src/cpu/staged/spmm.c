@@ -13,8 +13,8 @@ size_t CPU_NAME(spmm_workspace)(const struct kernel_args *args) {
 /* The weights of rows row ... row + rows - 1 of the chunk into the lanes; 0 in lanes without a row. */
 static void weights_load(const struct cpu_chunk *c, const struct cpu_block_row_keys *s, int64_t row,
                          int64_t rows, float *pt) {
-    const int64_t width = cpu_lanes(rows), stride = c->of->width;
-    const float *scores = c->of->scores + (c->row + row) * stride;
+    const int64_t width = cpu_lanes(rows), stride = c->block->width;
+    const float *scores = c->block->scores + (c->row + row) * stride;
     const int gaps = s->keys.n < s->to - s->from;
     int64_t r = 0;
     for (; !gaps && r + CPU_LANES <= rows; r += CPU_LANES)
@@ -39,10 +39,11 @@ static void chunk_run(const struct kernel_args *args, struct cpu_chunk *c, const
         }
         cpu_outputs_step(&out);
     }
-    cpu_outputs_end(&out, o, c->of->first + c->row);
+    cpu_outputs_end(&out, o, c->block->first + c->row);
     if (stage_of(args)->o_rest.data) {
-        const struct cpu_head rest = cpu_head(&stage_of(args)->o_rest, o->type, c->of->b, c->of->h);
-        cpu_store_rest(&rest, o, c->of->first + c->row, c->rows, d, out.total, s->row);
+        const struct cpu_head rest =
+            cpu_head(&stage_of(args)->o_rest, o->type, c->block->b, c->block->h);
+        cpu_store_rest(&rest, o, c->block->first + c->row, c->rows, d, out.total, s->row);
     }
 }
 

@@ -47,7 +47,7 @@ static const float *tile_place(const struct kernel_args *args, const struct cpu_
 /* from[j] = the weights of the superblock's query j, of the chunk's keys. */
 static void weights_find(const struct kernel_args *args, const struct cpu_chunk *c,
                          const struct cpu_block_row_keys *keys, const float **from) {
-    const struct cpu_block_row *s = c->of;
+    const struct cpu_block_row *s = c->block;
     const int64_t block = s->m->block_kv, first = bcsr_row_begin(s->m, s->list, s->number);
     const float *tile = NULL;
     int64_t begin = 0, end = 0, stride = 0; /* columns of the block row that the tile takes */

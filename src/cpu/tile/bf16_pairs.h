@@ -24,7 +24,7 @@
 
 #include "tile/tile.h"
 
-#define PAIRS_KEYS 32        /* of a step */
+#define PAIRS_KEYS 32        /* keys of a step */
 #define PAIRS_BATCH CPU_NEAR /* keys whose values are multiplied at once, at most */
 
 /* Magnitudes, as bits, that elements other than 0 must have: least ... most. */
@@ -43,7 +43,7 @@ struct pairs_store {
     int64_t d;
 };
 
-/* Where vt of a superblock's steps stands. */
+/* vt of each step of a superblock. */
 struct pairs_values {
     const uint16_t *vt[CPU_KEYS / PAIRS_KEYS];
     int packed; /* some in the thread's scratch */
@@ -92,7 +92,7 @@ V_INLINE __m512i pairs_magnitude(__m512i x) {
 
 /* Packs rows first ... first + rows - 1 of a tile, their signs turned where `negate`. Answers whether
  * the unit may have them. row is scratch for CPU_LANES * d floats. */
-static inline int pairs_load_lanes(uint32_t *xp, const struct cpu_head *of, int64_t first,
+static inline int pairs_load_lanes(uint32_t *xp, const struct cpu_head *head, int64_t first,
                                    int64_t rows, int64_t d, int negate, struct pairs_limits limits,
                                    float *row) {
     const int64_t lanes = cpu_lanes(rows);
@@ -104,10 +104,10 @@ static inline int pairs_load_lanes(uint32_t *xp, const struct cpu_head *of, int6
         memset(row, 0, (size_t)(CPU_LANES * d / 2) * sizeof *row);
         for (int64_t r = lane; r < rows && r < lane + CPU_LANES; r++)
             for (int64_t i = 0; i < d; i += 32) {
-                const int64_t in_rope = i - (d - of->rope_dims);
+                const int64_t in_rope = i - (d - head->rope_dims);
                 const __m512i x =
-                    _mm512_loadu_si512(in_rope < 0 ? cpu_row(of, first, r) + 2 * i
-                                                   : cpu_row(of->rope, first, r) + 2 * in_rope);
+                    _mm512_loadu_si512(in_rope < 0 ? cpu_row(head, first, r) + 2 * i
+                                                   : cpu_row(head->rope, first, r) + 2 * in_rope);
                 const __m512i size = pairs_magnitude(x);
                 bad |= _mm512_cmplt_epu16_mask(_mm512_sub_epi16(size, one), least);
                 bad |= _mm512_cmpgt_epu16_mask(size, most);

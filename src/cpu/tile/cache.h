@@ -30,7 +30,7 @@ static inline struct cpu_head cpu_cache(const struct kernel_args *args, const st
     return head;
 }
 
-/* Of keys, `rope` is where the last dims lie, and is set. */
+/* Head of keys; `rope` is where the last dims lie, and is set. */
 static inline struct cpu_head cpu_cache_k(const struct kernel_args *args, int64_t b, int64_t h,
                                           struct cpu_head *rope) {
     static const struct view no_scale = {0};

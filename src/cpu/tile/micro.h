@@ -18,14 +18,14 @@
 
 #include <stddef.h>
 
-#define CPU_KEYS 256       /* of a superblock, at most */
+#define CPU_KEYS 256       /* keys of a superblock, at most */
 #define CPU_KEYS_SHORT 128 /* in a short list: more of them, for forward/prefetch.h */
 #define CPU_ST_KEYS (CPU_KEYS + CPU_STEP_MAX) /* with room for the last step */
 #define CPU_CHUNK 16                          /* terms of a running sum */
 #define CPU_SPAN 128                          /* dims that chunks are added up over */
 #define CPU_DIMS 256                          /* and those sums in f32: two of them */
 #define CPU_AHEAD (2 * CPU_CHUNK)             /* keys whose rows are fetched early, at most */
-#define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* of K or V, with room for those */
+#define CPU_ROWS (CPU_KEYS + CPU_AHEAD)       /* rows of K or V, with room for keys ahead */
 
 /* Adds the products of dim i. */
 V_INLINE void cpu_scores_dim(const float *restrict qt, const float *const *k, int64_t i,
@@ -163,7 +163,7 @@ V_INLINE void cpu_values_key(const float *restrict st, const float *x, int32_t j
     }
 }
 
-/* What a chunk's four keys fetch. */
+/* Fetches what a chunk's four keys need. */
 V_INLINE void cpu_values_fetch(const float *const *ahead, int64_t first, const int dims) {
     V_FOR(u, dims / 4) {
         v_fetch(ahead[u] + first);
@@ -296,7 +296,7 @@ CPU_SHAPE(3)
 CPU_SHAPE(4)
 #endif
 
-/* Of a group of 1, 2, ... vectors. */
+/* Shapes of a group of 1, 2, ... vectors. */
 static const struct cpu_shape {
     struct cpu_step {
         int32_t keys;
@@ -317,7 +317,7 @@ static const struct cpu_shape {
 static inline void cpu_scores_long(const struct cpu_step *step, const float *qt, int64_t width,
                                    const float *const *key, int64_t d, float *st, vf *top) {
     double total[CPU_STEP_MAX * CPU_GROUP] = {0};
-    const float *part[2 * CPU_STEP_MAX]; /* of this step, and of the next, which is fetched */
+    const float *part[2 * CPU_STEP_MAX]; /* parts of this step, and of the next, which is fetched */
     vf ignored[CPU_VECTORS] = {{0}};
     for (int64_t first = 0; first < d; first += CPU_DIMS) {
         for (int32_t j = 0; j < 2 * step->keys; j++)
@@ -340,7 +340,7 @@ static inline void cpu_rows_end(const float **row, int32_t n) {
         row[j] = row[n - 1];
 }
 
-/* Of n keys those that steps of `keys` begin with; fours compute the rest. As little as may be is
+/* Keys of n that steps of `keys` begin with; fours compute the rest. As little as may be is
  * computed past the last key. */
 static inline int32_t cpu_scores_first(int32_t n, int32_t keys) {
     int32_t least = INT32_MAX, first = 0;
@@ -396,7 +396,7 @@ static inline void cpu_values(const float *st, int vectors, const float *const *
 
     for (int32_t j = 0; j < n; j += chunk) {
         const int32_t keys = n - j < chunk ? n - j : chunk;
-        const float *const *of = value + j, *const *ahead = of + keys;
+        const float *const *now = value + j, *const *ahead = now + keys;
         int64_t i = 0;
         for (int s = 0; s < 3; s++) {
             const int64_t dims = shape->values[s].dims;
@@ -404,7 +404,7 @@ static inline void cpu_values(const float *st, int vectors, const float *const *
             const int64_t past = dims == 6 && (d - i) % 6 == 2 ? 6 : 0; /* 8 dims: twice four */
             for (; i + dims + past <= d; i += dims) {
                 const int64_t share = min_i64(i % 16 * chunk / 16, last);
-                shape->values[s].run(st + j * vectors * CPU_LANES, of, ahead + share, keys, i,
+                shape->values[s].run(st + j * vectors * CPU_LANES, now, ahead + share, keys, i,
                                      j ? NULL : alpha, ot);
             }
         }

@@ -86,7 +86,7 @@ V_INLINE void cpu_few_scores_body(const float *q, const struct cpu_few_rows *key
 }
 
 #if CPU_FEW_SET >= 4
-/* The same of four rows whose queries stand CPU_LANES dims of each side by side: keys are loaded
+/* Scores of four rows whose queries stand CPU_LANES dims of each side by side: keys are loaded
  * whole, once for all rows, and sums have more lanes to be added up. That pays where shuffles and
  * additions leave multiply-adds their ports, but copies of a quarter do not. */
 V_INLINE void cpu_few_whole_body(const float *q, const struct cpu_few_rows *keys,
@@ -126,7 +126,7 @@ V_INLINE void cpu_few_whole_body(const float *q, const struct cpu_few_rows *keys
 }
 #endif
 
-/* What is known of each row, in the lanes of its scores. */
+/* A number of each row, in the lanes of its scores. */
 V_INLINE vf cpu_few_spread(const float *x, const int rows) {
     vf out = v_set(x[0]);
     V_FOR(r, rows - 1) {
@@ -157,7 +157,8 @@ V_INLINE vf cpu_few_sum(vf x, const int rows) {
 V_INLINE void cpu_few_weigh_body(float *s, int32_t n, const int rows, const float *factor, float *m,
                                  float *l, float *alpha) {
     const int64_t size = cpu_round_up(n, CPU_FEW_STEP) * rows, chunk = CPU_CHUNK * CPU_LANES;
-    const int64_t whole = n / CPU_FEW_STEP * CPU_FEW_STEP * rows; /* of steps without an end */
+    const int64_t whole =
+        n / CPU_FEW_STEP * CPU_FEW_STEP * rows; /* terms of steps without an end */
     const vf none = v_set(-INFINITY), by = cpu_few_spread(factor, rows);
     const vf before = cpu_few_spread(m, rows);
     vf top = before, sum = {0};

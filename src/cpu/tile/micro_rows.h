@@ -73,7 +73,7 @@ CPU_ROWS_SHAPE(3)
 CPU_ROWS_SHAPE(4)
 #endif
 
-/* Of a panel of 1, 2, ... vectors. */
+/* Shapes of a panel of 1, 2, ... vectors. */
 static const struct cpu_rows_shape {
     int32_t rows;
     cpu_rows_fn *run, *one;

@@ -25,11 +25,11 @@ enum { MODIFY_SCORES = 1, MODIFY_WEIGHTS = 2 };
 struct modify {
     int capped, biased, drops;
     float in, out;                           /* out * tanh(in * score) */
-    _Alignas(64) float slope[CPU_TILE_ROWS]; /* of each row, in the unit of scores */
+    _Alignas(64) float slope[CPU_TILE_ROWS]; /* slope of each row, in the unit of scores */
     _Alignas(64) float back[CPU_TILE_ROWS];  /* queries from the tile's first to the row's */
-    const struct modifiers *of;
+    const struct modifiers *modifiers;
     int64_t first_position;     /* p_0, which follows today's length */
-    const int32_t *position;    /* of each key, or NULL: the key's number and first_key */
+    const int32_t *position;    /* position of each key, or NULL: the key's number and first_key */
     int64_t first, rows, heads; /* the first query, rows and heads of the tile */
     int64_t head;               /* the first head, in the whole problem */
     uint32_t seed[2];
@@ -37,28 +37,28 @@ struct modify {
     uint64_t keep[CPU_KEYS];  /* the rows that keep a key */
 };
 
-/* Of rows that begin at query `first` of heads h ... h + heads - 1; scores are `unit` times those of
+/* Begins with rows from query `first` on of heads h ... h + heads - 1; scores are `unit` times those of
  * natural logarithms. Answers whether there is anything to do to what the caller computes: scores,
  * weights or both. */
 static inline int modify_begin(struct modify *m, const struct kernel_args *args, int what,
                                int64_t b, int64_t h, int64_t heads, int64_t first, int64_t rows,
                                double unit) {
-    const struct modifiers *of = &args->problem->modifiers;
+    const struct modifiers *modifiers = &args->problem->modifiers;
     const struct modifier_operands *given = modifier_of(args);
-    m->capped = of->softcap != 0 && what & MODIFY_SCORES;
-    m->biased = of->alibi && what & MODIFY_SCORES;
-    m->drops = of->dropped && what & MODIFY_WEIGHTS;
-    m->of = of;
-    m->first_position = of->first_position;
+    m->capped = modifiers->softcap != 0 && what & MODIFY_SCORES;
+    m->biased = modifiers->alibi && what & MODIFY_SCORES;
+    m->drops = modifiers->dropped && what & MODIFY_WEIGHTS;
+    m->modifiers = modifiers;
+    m->first_position = modifiers->first_position;
     if (args->work.lengths)
         m->first_position += args->work.lengths[b] - args->problem->n_kv;
     if (!(m->capped || m->biased || m->drops))
         return 0;
-    m->in = m->capped ? (float)(1 / (of->softcap * unit)) : 0;
-    m->out = (float)(of->softcap * unit);
-    m->position = of->key_positions ? given->key_positions : NULL;
+    m->in = m->capped ? (float)(1 / (modifiers->softcap * unit)) : 0;
+    m->out = (float)(modifiers->softcap * unit);
+    m->position = modifiers->key_positions ? given->key_positions : NULL;
     m->first = first, m->rows = rows, m->heads = heads;
-    m->head = of->first_head + b * of->heads + h;
+    m->head = modifiers->first_head + b * modifiers->heads + h;
     for (int64_t r = 0; r < CPU_TILE_ROWS; r++) {
         m->slope[r] = m->biased ? (float)((double)given->alibi[h + r % heads] * unit) : 0;
         m->back[r] = (float)(r / heads);
@@ -74,7 +74,7 @@ static inline int modify_scored(const struct modify *m) {
 
 /* Position of a key in the whole problem, and the same as dropout counts it. */
 static inline int64_t modify_position(const struct modify *m, int32_t key) {
-    return m->position ? m->position[key] : key + m->of->first_key;
+    return m->position ? m->position[key] : key + m->modifiers->first_key;
 }
 static inline uint32_t draw_position(const struct modify *m, int32_t key) {
     return (uint32_t)modify_position(m, key);
@@ -146,8 +146,8 @@ V_INLINE void philox(vu c[4], const uint32_t seed[2]) {
 /* keep[c] = the queries 16 i ... 16 i + 15 that keep key 16 j + c, for c in the quads of the mask. */
 static inline void draw_tile(const struct modify *m, uint32_t head, uint32_t i, uint32_t j,
                              unsigned quads, uint16_t keep[MODIFY_DRAWN]) {
-    const vu lane = {V_LANES}, limit = (vu){0} + (uint32_t)m->of->dropped;
-    enum { EACH = CPU_LANES < 8 ? CPU_LANES : 8 }; /* of a quad's 8 calls */
+    const vu lane = {V_LANES}, limit = (vu){0} + (uint32_t)m->modifiers->dropped;
+    enum { EACH = CPU_LANES < 8 ? CPU_LANES : 8 }; /* lanes of a quad's 8 calls */
     memset(keep, 0, MODIFY_DRAWN * sizeof *keep);
     for (uint32_t x = 0; x < 8 * MODIFY_QUADS; x += CPU_LANES) {
         if (!(quads >> x / 8 & (CPU_LANES > 8 ? 3 : 1)))
@@ -170,7 +170,7 @@ static inline void draw_tile(const struct modify *m, uint32_t head, uint32_t i, 
 /* Adds to keep what one head draws for queries 16 i ... 16 i + 15 of n keys. */
 static inline void draw_band(struct modify *m, int64_t head, int64_t i, const int32_t *key,
                              int32_t n) {
-    const int64_t first = m->first + m->of->first_query, queries = m->rows / m->heads;
+    const int64_t first = m->first + m->modifiers->first_query, queries = m->rows / m->heads;
     const int64_t shift = i * MODIFY_DRAWN - first; /* from the tile's first query */
     const uint64_t all = UINT64_MAX >> (64 - queries);
     for (int32_t j = 0, end; j < n; j = end) {
@@ -191,13 +191,14 @@ static inline void draw_band(struct modify *m, int64_t head, int64_t i, const in
     }
 }
 
-/* What the n keys of a superblock have. */
+/* Sets what the n keys of a superblock have. */
 static inline void modify_keys(struct modify *m, const int32_t *key, int32_t n) {
     for (int32_t j = 0; m->biased && j < n; j++)
         m->distance[j] = modify_distance(m, key[j]);
     if (!m->drops)
         return;
-    const int64_t first = m->first + m->of->first_query, last = first + m->rows / m->heads - 1;
+    const int64_t first = m->first + m->modifiers->first_query,
+                  last = first + m->rows / m->heads - 1;
     memset(m->keep, 0, (size_t)n * sizeof *m->keep);
     for (int64_t head = 0; head < m->heads; head++)
         for (int64_t i = first / MODIFY_DRAWN; i <= last / MODIFY_DRAWN; i++)
@@ -216,7 +217,7 @@ static inline void modify_weights(const struct modify *m, float *st, int64_t lan
 
 /* Bit x: row r of the tile keeps the key at `position`[x], for CPU_LANES keys. */
 static inline uint32_t draw_row(const struct modify *m, int64_t r, vu position) {
-    const uint32_t i = (uint32_t)(m->first + m->of->first_query + r / m->heads);
+    const uint32_t i = (uint32_t)(m->first + m->modifiers->first_query + r / m->heads);
     const vu half = (vu)((position >> 3 & 1) == 1), odd = (vu)((position & 1) == 1);
     vu c[4] = {position >> 4, (vu){0} + (i >> 4), (vu){0} + (uint32_t)(m->head + r % m->heads),
                (position >> 1 & 3) + 4 * (i & 7)};
@@ -224,18 +225,18 @@ static inline uint32_t draw_row(const struct modify *m, int64_t r, vu position) 
     const vu low = i >> 3 & 1 ? c[2] : c[0], high = i >> 3 & 1 ? c[3] : c[1];
     const vu both = (high & half) | (low & ~half);
     const vu word = ((both >> 16) & odd) | (both & 0xffff & ~odd);
-    return v_bits((vi)(word >= (vu){0} + (uint32_t)m->of->dropped));
+    return v_bits((vi)(word >= (vu){0} + (uint32_t)m->modifiers->dropped));
 }
 
 /* ---- rows at last ---- */
 
-/* What the sums of weighted values of a row of head h are multiplied by; +Inf: the row is empty. m
+/* Factor of the sums of weighted values of a row of head h; +Inf: the row is empty. m
  * and l in base 2. The sink joins the denominator here, once (docs/semantics.md). */
 static inline float modify_factor(const struct kernel_args *args, int64_t h, double m, double l) {
-    const struct modifiers *of = &args->problem->modifiers;
-    if (of->sink && l > 0)
+    const struct modifiers *modifiers = &args->problem->modifiers;
+    if (modifiers->sink && l > 0)
         l += exp2((double)modifier_of(args)->sink[h] * LOG2_E - m);
-    return (float)(65536.0 / (65536 - of->dropped) / l);
+    return (float)(65536.0 / (65536 - modifiers->dropped) / l);
 }
 
 #endif

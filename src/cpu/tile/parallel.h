@@ -29,7 +29,7 @@ static inline void cpu_share(int32_t limit, double seconds, int64_t n, cpu_work 
 #endif
 }
 
-/* The same for a run of a plan. */
+/* Shares the work of a run of a plan. */
 static inline void cpu_for_each(const struct kernel_args *args, int64_t n, cpu_work *work,
                                 const void *context) {
     cpu_share(args->problem->threads, args->work.seconds, n, work, context);

@@ -33,13 +33,13 @@ struct cpu_head {
     int64_t stride; /* bytes */
     tess_type type;
     int64_t heads, next; /* how many, and bytes from one to the next */
-    /* Of keys and values, as caches hold them (cache.h): */
+    /* Keys and values as caches hold them (cache.h): */
     const int32_t *table; /* pages of the batch's rows; NULL: not paged */
     int32_t pages, shift;
     int64_t page;       /* bytes from one to the next */
-    const float *scale; /* of row 0, NULL: none */
+    const float *scale; /* scales of row 0, NULL: none */
     int64_t scale_row, scale_page, group;
-    /* Of queries and keys: where the last dims of the same rows lie; NULL: with the others. */
+    /* Rows of the last dims of queries and keys; NULL: with the others. */
     const struct cpu_head *rope;
     int64_t rope_dims; /* 0 where rope is NULL */
 };
@@ -58,7 +58,7 @@ static inline int64_t cpu_width(int64_t lanes, int64_t lane) {
     return lanes - lane < CPU_GROUP ? lanes - lane : CPU_GROUP;
 }
 
-/* Where the vector of lanes that begins at `lane` stands in a panel of d elements a lane, and how
+/* Place of the vector of lanes that begins at `lane` in a panel of d elements a lane, and how
  * far its elements are apart. */
 static inline float *cpu_column(float *panel, int64_t lanes, int64_t lane, int64_t d,
                                 int64_t *width) {
@@ -77,27 +77,28 @@ static inline struct cpu_head cpu_head(const struct view *view, tess_type type, 
                              .heads = 1};
 }
 
-/* The same of heads h ... h + heads - 1. */
+/* Rows of heads h ... h + heads - 1. */
 static inline struct cpu_head cpu_heads(const struct view *view, tess_type type, int64_t b,
                                         int64_t h, int64_t heads) {
-    struct cpu_head of = cpu_head(view, type, b, h);
-    of.heads = heads;
-    of.next = view->stride[1] * (int64_t)tess_type_size(type);
-    return of;
+    struct cpu_head head = cpu_head(view, type, b, h);
+    head.heads = heads;
+    head.next = view->stride[1] * (int64_t)tess_type_size(type);
+    return head;
 }
 
 /* Row r of those that begin at query `first`. */
-static inline char *cpu_row(const struct cpu_head *of, int64_t first, int64_t r) {
-    return of->data + (first + r / of->heads) * of->stride + r % of->heads * of->next;
+static inline char *cpu_row(const struct cpu_head *head, int64_t first, int64_t r) {
+    return head->data + (first + r / head->heads) * head->stride + r % head->heads * head->next;
 }
 
 /* row[r] = where rows r = 0 ... rows - 1 lie, whatever their type, of those that begin at query
  * `first`; answers how many. */
-static inline int64_t cpu_rows_of(const float **row, const struct cpu_head *of, int64_t first,
+static inline int64_t cpu_rows_of(const float **row, const struct cpu_head *head, int64_t first,
                                   int64_t rows) {
     for (int64_t r = 0; r < rows; first++)
-        for (int64_t h = 0; h < of->heads; h++)
-            row[r++] = (const float *)(const void *)(of->data + first * of->stride + h * of->next);
+        for (int64_t h = 0; h < head->heads; h++)
+            row[r++] =
+                (const float *)(const void *)(head->data + first * head->stride + h * head->next);
     return rows;
 }
 
@@ -120,7 +121,7 @@ static inline struct cpu_lse cpu_lse(const struct view *view, int64_t b, int64_t
 #define CPU_ROW_LEAST 0x1p-30
 #define CPU_ROW_END 0x1p101
 static inline int cpu_row_shift(const float *row, int64_t d, double scale) {
-    uint32_t bits = 0; /* as integers, so that the loop is one of vectors */
+    uint32_t bits = 0; /* integers, so that the loop is one of vectors */
     for (int64_t i = 0; i < d; i++) {
         uint32_t u = cpu_f32_bits(row[i]) & 0x7fffffff;
         bits = u > bits ? u : bits;
@@ -166,7 +167,7 @@ static inline void cpu_rows_from_column(float *const *row, const float *column, 
             row[r][i] = column[i * width + r];
 }
 
-/* The same of rows `stride` floats apart. */
+/* Turns rows that are `stride` floats apart. */
 static inline void cpu_to_column(float *column, int64_t width, const float *rows, int64_t stride,
                                  int64_t d) {
     const float *row[CPU_LANES];
@@ -209,12 +210,12 @@ static inline void cpu_load_any(float *restrict out, const char *row, tess_type 
 }
 
 /* Row r of those that begin at query `first` as f32, of both its views. */
-static inline void cpu_join_row(float *out, const struct cpu_head *of, int64_t first, int64_t r,
+static inline void cpu_join_row(float *out, const struct cpu_head *head, int64_t first, int64_t r,
                                 int64_t d) {
-    d -= of->rope_dims;
-    cpu_load_any(out, cpu_row(of, first, r), of->type, d);
-    if (of->rope)
-        cpu_load_any(out + d, cpu_row(of->rope, first, r), of->rope->type, of->rope_dims);
+    d -= head->rope_dims;
+    cpu_load_any(out, cpu_row(head, first, r), head->type, d);
+    if (head->rope)
+        cpu_load_any(out + d, cpu_row(head->rope, first, r), head->rope->type, head->rope_dims);
 }
 
 /* out *= scale. Answers what the row's scores then lack, a factor. */
@@ -233,7 +234,7 @@ static inline double cpu_load_query(float *out, const char *row, tess_type type,
     return cpu_scale_query(out, d, scale);
 }
 
-/* The same of rows first ... of q, d floats each: rows as listed.h has them, up to the end of the last
+/* Query rows first ... of q times scale, d floats each: rows as listed.h has them, up to the end of the last
  * vector of rows, whose rest is 0. */
 static inline void cpu_load_query_rows(float *out, float *factor, const struct cpu_head *q,
                                        int64_t first, int64_t rows, int64_t d, double scale) {
@@ -272,30 +273,30 @@ static inline int cpu_scale_column(float *column, int64_t width, int64_t d, doub
 
 /* at[r] = row lane + r of those that begin at query `first`, as f32, for r below `some`; zeros for the
  * other lanes of a vector. row is scratch for CPU_LANES * d floats. */
-static inline void cpu_lane_rows(const float **at, const struct cpu_head *of, int64_t first,
+static inline void cpu_lane_rows(const float **at, const struct cpu_head *head, int64_t first,
                                  int64_t lane, int64_t some, int64_t d, float *row) {
     memset(row + some * d, 0, (size_t)((CPU_LANES - some) * d) * sizeof *row);
     for (int64_t r = 0; r < CPU_LANES; r++) {
         at[r] = row + r * d;
-        if (r < some && of->rope)
-            cpu_join_row(row + r * d, of, first, lane + r, d);
-        else if (r < some && of->type == TESS_F32)
-            at[r] = (const float *)(const void *)cpu_row(of, first, lane + r);
+        if (r < some && head->rope)
+            cpu_join_row(row + r * d, head, first, lane + r, d);
+        else if (r < some && head->type == TESS_F32)
+            at[r] = (const float *)(const void *)cpu_row(head, first, lane + r);
         else if (r < some)
-            cpu_load_halves(row + r * d, cpu_row(of, first, lane + r), of->type, d);
+            cpu_load_halves(row + r * d, cpu_row(head, first, lane + r), head->type, d);
     }
 }
 
 /* Panels of rows first ... first + rows - 1 as they are; lanes without a row hold 0. row is scratch
  * for CPU_LANES * d floats. */
-static inline void cpu_load_columns(float *panel, const struct cpu_head *of, int64_t first,
+static inline void cpu_load_columns(float *panel, const struct cpu_head *head, int64_t first,
                                     int64_t rows, int64_t d, float *row) {
     const int64_t lanes = cpu_lanes(rows);
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         const float *at[CPU_LANES];
         int64_t width;
         float *column = cpu_column(panel, lanes, lane, d, &width);
-        cpu_lane_rows(at, of, first, lane, min_i64(rows - lane, CPU_LANES), d, row);
+        cpu_lane_rows(at, head, first, lane, min_i64(rows - lane, CPU_LANES), d, row);
         cpu_rows_to_column(column, width, at, d);
     }
 }
@@ -360,7 +361,7 @@ static inline void cpu_row_rest(void *rest, const void *o, tess_type type, float
     cpu_row_from_f32(rest, x, type, d);
 }
 
-/* The same of rows first ... of o, which cpu_store_outputs has written from ot. */
+/* Stores the rest of rows first ... of o, which cpu_store_outputs has written from ot. */
 static inline void cpu_store_rest(const struct cpu_head *rest, const struct cpu_head *o,
                                   int64_t first, int64_t rows, int64_t d, float *ot, float *row) {
     const int64_t lanes = cpu_lanes(rows);
@@ -375,7 +376,7 @@ static inline void cpu_store_rest(const struct cpu_head *rest, const struct cpu_
     }
 }
 
-/* Where the row of a key lies, which has a page. */
+/* Place of the row of a key, which has a page. */
 static inline const char *cpu_key(const struct cpu_head *head, int32_t key) {
     if (!head->table)
         return head->data + key * head->stride;

@@ -14,7 +14,7 @@ struct walk {
     int64_t heads; /* whose rows a tile holds: each bit of a mask stands for as many */
     int64_t tile;  /* T */
     int kind;
-    int64_t run, end;             /* of this kind */
+    int64_t run, end;             /* runs of this kind */
     int64_t at;                   /* keys of the run that are behind */
     int64_t left;                 /* keys still to come */
     int32_t most;                 /* keys of a superblock */

@@ -52,11 +52,11 @@ FILL_RULE struct fill_granules fill_granules_of(int64_t n_full, int64_t n_bands,
  * FILL_GRANULE_CHUNK keys, so at a kernel's whole steps. */
 #define FILL_GRANULE_CHUNK 128
 FILL_RULE int32_t fill_granules_before(int32_t n, int32_t part, int32_t parts, int32_t bits) {
-    const uint32_t each = FILL_GRANULE_CHUNK >> bits, all = (uint32_t)parts, of = (uint32_t)part;
+    const uint32_t each = FILL_GRANULE_CHUNK >> bits, all = (uint32_t)parts, at = (uint32_t)part;
     const uint32_t chunks = ((uint32_t)n + each - 1) / each;
     if (part == parts)
         return n;
-    return (int32_t)((chunks / all * of + chunks % all * of / all) * each);
+    return (int32_t)((chunks / all * at + chunks % all * at / all) * each);
 }
 
 /* A granule's first key, and which of its keys which rows list: row r lists column c where begin <= c < end
@@ -112,14 +112,14 @@ FILL_RULE int fill_window_has(uint32_t window, int32_t c) {
     return c >= fill_window_begin(window) && c < fill_window_end(window);
 }
 
-/* Of a thread's columns 8 i + t2, + 1 of a product's accumulators, t2 being 0, 2, 4 or 6, those before
- * column x: bits 2 i, 2 i + 1. */
+/* Columns before x among a thread's 8 i + t2, + 1 of a product's accumulators, t2 being 0, 2, 4 or 6: bits
+ * 2 i, 2 i + 1. */
 FILL_RULE uint32_t fill_columns_before(int32_t x, int32_t t2) {
     const int32_t far = fill_between(x - t2, 0, FILL_GRANULE_MOST), rest = far & 7;
     const int32_t n = far / 8 * 2 + (rest < 2 ? rest : 2);
     return (UINT32_C(1) << n) - 1;
 }
-/* The same of those that row r lists. */
+/* Columns of these that row r lists. */
 FILL_RULE uint32_t fill_window_row(uint32_t window, int32_t r, int32_t t2) {
     const int32_t first = fill_window_lo(window) + r, past = fill_window_hi(window) + r + 1;
     const int32_t begin = fill_window_begin(window), end = fill_window_end(window);

@@ -14,7 +14,7 @@ FILL_RULE uint32_t fill_quotient(uint32_t n, uint32_t d) {
 
 #define DECODE_CHUNK 32 /* keys that decode weighs together */
 
-/* As schedule_part, on multiples of DECODE_CHUNK keys. Of fewer than 65,536 keys products fit 32 bits. */
+/* Parts by schedule_part's rule, on multiples of DECODE_CHUNK keys. Below 65,536 keys products fit 32 bits. */
 FILL_RULE void fill_part(int64_t keys, int32_t part, int32_t parts, int64_t *begin, int64_t *end) {
     if (parts > 1 && keys >> 16) {
         const int64_t chunks = (keys + DECODE_CHUNK - 1) / DECODE_CHUNK;
@@ -23,9 +23,9 @@ FILL_RULE void fill_part(int64_t keys, int32_t part, int32_t parts, int64_t *beg
         return;
     }
     const uint32_t chunks = ((uint32_t)keys + DECODE_CHUNK - 1) / DECODE_CHUNK;
-    const uint32_t of = (uint32_t)parts, at = (uint32_t)part;
-    *begin = parts == 1 ? 0 : chunks * at / of * DECODE_CHUNK;
-    *end = part + 1 == parts ? keys : (int64_t)(chunks * (at + 1) / of * DECODE_CHUNK);
+    const uint32_t all = (uint32_t)parts, at = (uint32_t)part;
+    *begin = parts == 1 ? 0 : chunks * at / all * DECODE_CHUNK;
+    *end = part + 1 == parts ? keys : (int64_t)(chunks * (at + 1) / all * DECODE_CHUNK);
 }
 
 /* Full runs or bands of a tile, ascending. Of ranges there are few. Of blocks all between the first and
