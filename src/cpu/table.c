@@ -220,22 +220,21 @@ static double gradient_keys_dims(const struct trial *trial) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 #define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
-static const struct family family_tiles = {.refuses = level_refuses, .seconds = cost_tiles};
-static const struct family family_delta = {.refuses = level_refuses, .seconds = cost_rows};
-static const struct family family_forward = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
-                                             .packed_rows = CPU_TILE_ROWS,
-                                             .listed = cpu_listed_fits};
-static const struct family family_forward_pairs = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
-                                                   .packed_rows = CPU_TILE_ROWS};
-static const struct family family_keys = {OVER_LISTS, .lists = LISTS_PACKED,
-                                          .dims = gradient_keys_dims,
-                                          .listed = cpu_gradients_listed_fit, .joint_rows = 16};
-static const struct family family_keys_pairs = {OVER_LISTS, .lists = LISTS_PACKED,
-                                                .dims = gradient_keys_dims,
-                                                .listed = cpu_gradients_listed_fit};
-static const struct family family_rows = {OVER_LISTS, .lists = LISTS_PACKED,
-                                          .dims = gradient_rows_dims, .packed_rows = CPU_TILE_ROWS,
-                                          .listed = cpu_gradients_listed_fit};
+enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, KEYS, KEYS_PAIRS, ROWS };
+static const struct family families[] = {
+    [TILES] = {.refuses = level_refuses, .seconds = cost_tiles},
+    [DELTA] = {.refuses = level_refuses, .seconds = cost_rows},
+    [FORWARD] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED, .packed_rows = CPU_TILE_ROWS,
+                 .listed = cpu_listed_fits},
+    [FORWARD_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
+                       .packed_rows = CPU_TILE_ROWS},
+    [KEYS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
+              .listed = cpu_gradients_listed_fit, .joint_rows = 16},
+    [KEYS_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
+                    .listed = cpu_gradients_listed_fit},
+    [ROWS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_rows_dims,
+              .packed_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit},
+};
 
 #define LEVEL_UNUSABLE(level)                                                                      \
     static const char *level##_unusable(void) {                                                    \
@@ -245,7 +244,7 @@ CPU_BUILT(LEVEL_UNUSABLE)
 
 #define KERNEL(level, stem, its_stage, its_family, heights, ...)                                   \
     {                                                                                              \
-        .name = "cpu_" #stem "_" #level, .stage = its_stage, .family = &family_##its_family,       \
+        .name = "cpu_" #stem "_" #level, .stage = its_stage, .family = &families[its_family],      \
         .cost = {__VA_ARGS__}, .rows = heights, .own = &levels[LEVEL_##level],                     \
         .unusable = level##_unusable, .workspace = cpu_##stem##_workspace_##level,                 \
         .run = cpu_##stem##_##level                                                                \
@@ -254,36 +253,36 @@ CPU_BUILT(LEVEL_UNUSABLE)
 /* docs/notes/planning.md says what costs were fitted to. */
 #define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row,        \
                 softmax_backward_row)                                                              \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, forward, tile_rows, .item = 1e-6,               \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD, tile_rows, .item = 1e-6,               \
            .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
            .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
            .listed_key_dim = key_listed),                                                          \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, tiles, NULL, .item = 2e-6,                          \
+        KERNEL(level, sddmm, TESS_STAGE_SDDMM, TILES, NULL, .item = 2e-6,                          \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, tiles, NULL, .item = 0.2e-6,                    \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, TILES, NULL, .item = 0.2e-6,                    \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, tiles, NULL, .item = 2e-6,                            \
+        KERNEL(level, spmm, TESS_STAGE_SPMM, TILES, NULL, .item = 2e-6,                            \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, tiles, NULL, .item = 0.2e-6,  \
+        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, TILES, NULL, .item = 0.2e-6,  \
                .key_row_dim = softmax_backward_row),                                               \
-        KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, tiles, NULL, .item = 2e-6,      \
+        KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, TILES, NULL, .item = 2e-6,      \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, delta, TESS_STAGE_DELTA, delta, NULL, .item = 20e-9, .key_dim = 0.4e-9),     \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, keys, tile_rows, .item = 2e-6,      \
+        KERNEL(level, delta, TESS_STAGE_DELTA, DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),     \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS, tile_rows, .item = 2e-6,      \
                .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed),                                                      \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, rows, tile_rows, .item = 2e-6,      \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2e-6,      \
                .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
 #define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, forward_pairs, tile_rows, .item = 1e-6,         \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD_PAIRS, tile_rows, .item = 1e-6,         \
            .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                          \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, keys_pairs, tile_rows,              \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS_PAIRS, tile_rows,              \
                .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,             \
                .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9),     \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, rows, tile_rows, .item = 2e-6,      \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2e-6,      \
                .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
                .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9)
 

@@ -48,8 +48,7 @@ static void shared_memory_is_as_compiled(void **state) {
         for (int i = 0; kernel->rows[i]; i++)
             if (kernel->shared[i] != units[u].shared(kernel->rows[i]))
                 fail_msg("%s: %d rows take %lld bytes, the table says %lld", kernel->name,
-                         (int)kernel->rows[i],
-                         (long long)units[u].shared(kernel->rows[i]),
+                         (int)kernel->rows[i], (long long)units[u].shared(kernel->rows[i]),
                          (long long)kernel->shared[i]);
     }
     assert_true(compared > n / 2);

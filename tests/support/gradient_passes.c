@@ -283,7 +283,8 @@ void run_free(struct run *r) {
 static const struct kernel *kernel_of(tess_stage stage, const struct problem *p) {
     const struct backend *cpu = cpu_kernels();
     for (int64_t i = 0; i < cpu->n_kernels; i++)
-        if (cpu->kernels[i].stage == stage && !cpu->kernels[i].family->refuses(&cpu->kernels[i], p, NULL))
+        if (cpu->kernels[i].stage == stage &&
+            !cpu->kernels[i].family->refuses(&cpu->kernels[i], p, NULL))
             return &cpu->kernels[i];
     fail_msg("no kernel of stage %d", (int)stage);
     return NULL;

@@ -10,7 +10,8 @@ static enum operand_path path_of(const struct kernel_args *args, int32_t granule
     const int64_t piece = 16 / (int64_t)tess_type_size(p->type);
     if (p->alignment < 16 || p->d_qk % piece || p->d_v % piece)
         return OPERANDS_ELEMENTS;
-    return cuda_family_of(args->kernel)->tma && granule >= GRANULE_TMA ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
+    const int tma = cuda_family_of(args->kernel)->tma && granule >= GRANULE_TMA;
+    return tma ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
 }
 
 tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,

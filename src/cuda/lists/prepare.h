@@ -49,7 +49,7 @@ struct cuda_family {
 };
 
 static inline const struct cuda_family *cuda_family_of(const struct kernel *kernel) {
-    return (const void *)kernel->family;
+    return (const struct cuda_family *)(const void *)kernel->family;
 }
 
 /* Rows of struct backend (kernels.h). */
