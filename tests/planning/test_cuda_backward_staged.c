@@ -103,7 +103,6 @@ static void refused_by_name(void **state) {
         {TESS_ATTENTION_BACKWARD, "cuda_spmm_bf16_mma", "it rounds weights of attention", 80},
         {TESS_ATTENTION_BACKWARD, "cuda_spmm_bf16_gather", "it rounds weights of attention", 80},
         {TESS_ATTENTION_BACKWARD, "cuda_spmm_bf16_row", "it rounds weights of attention", 80},
-        {TESS_ATTENTION_BACKWARD, "cuda_spmm_bf16_tma", "it rounds weights of attention", 90},
         {TESS_ATTENTION_BACKWARD, "cuda_spmm_transposed_f32_gather", "it computes f32 only", 80},
         {TESS_ATTENTION_BACKWARD, "cuda_softmax_backward_f32_rows", "below 80", 75},
         {TESS_ATTENTION_BACKWARD, "cuda_softmax_f32_rows", "does not contain", 80},
