@@ -756,8 +756,8 @@ TESS_DEFINE_INIT(tess_arguments)
  * graph.
  * Errors: INVALID_ARGUMENT (tensors that differ from the plan, misaligned data or workspace, a current
  * device other than the target's), WORKSPACE_TOO_SMALL, CUDA_ERROR, UNSUPPORTED (views that TMA cannot
- * address, in kernels of Hopper that copy by nothing else, those reserved for blocks of 128 queries or more: a
- * stride of 2^40 bytes or more, a stride of 0 but k's or v's over batches, pages or heads; or a driver without
+ * address, in kernels of Hopper that copy by nothing else, those reserved for blocks of 128 queries or more of 65
+ * to 128 dims: a stride of 2^40 bytes or more, or of 0 where the driver refuses it; or a driver without
  * cuTensorMapEncodeTiled. Nothing is written then, and the problem can name another kernel).
  */
 TESS_API tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments,
