@@ -99,7 +99,7 @@ static void blocks_draw(struct decode_problem *t, uint64_t seed) {
     const int wide = p->d_qk > 64 || p->d_v > 64 || PICK(67, 0, 0, 1);
     snprintf(t->blocks, sizeof t->blocks, "cuda_decode_%s_sm90_blocks_%s%s",
              p->type == TESS_F16 ? "f16" : "bf16", wide ? "d128" : "d64",
-             PICK(68, 0, 0, 1) ? "_r128" : "");
+             wide && PICK(68, 0, 1) ? "_r128" : "");
 }
 
 /* A cache that Hopper's decode reads in 8 bits: 512 dims, and up to 64 of a second view, with V in K. */
