@@ -789,7 +789,7 @@ typedef struct tess_plan_info {
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
-    int64_t bytes; /* q, k, v and o that a run moves at least: what is listed, each once */
+    int64_t bytes;          /* q, k, v and o that a run moves at least: what is listed, each once */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
