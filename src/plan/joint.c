@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-/* That forms are compared with. */
+/* Gradients that forms are compared with. */
 #define JOINT_GRADIENTS (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V)
 
 /* Bytes of sums at most, where the problem names no spill_size; and of a float with what rounding cut off. */

@@ -52,7 +52,7 @@ static void cuts_decide(struct cuts *cuts, const int64_t *keys, int64_t tiles,
             cuts->parts[bh * tiles + t] = tile_parts(rules, keys[list_of[bh] * tiles + t], limit);
 }
 
-/* Where each head's items, combines and slots begin; [batch_heads] has the sums. */
+/* Beginnings of each head's items, combines and slots; [batch_heads] has the sums. */
 struct head_places {
     int64_t items, combines, slots;
 };

@@ -40,8 +40,8 @@ static int heads_share(const struct premises *p, int32_t tile_heads) {
     return 1;
 }
 
-/* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
- * do not share their list, or need not be. Key tiles are of one K/V head: 1. */
+/* Query heads of which a tile has `rows` rows; 0 where some would not share their list, or need not be
+ * packed. Key tiles are of one K/V head: 1. */
 static int32_t tile_heads_of(const struct premises *p, const struct pass *pass,
                              const struct kernel *kernel, int32_t rows) {
     const struct family *family = kernel->family;
@@ -87,7 +87,7 @@ static tess_type easiest_type(const struct kernel *kernel, tess_type stored, tes
     return type_is_8bit(stored) ? TESS_F16 : stored;
 }
 
-/* How far a kernel is from a problem that it refuses. */
+/* Distances of a kernel from a problem that it refuses. */
 enum distance { OTHER_OPTIONS, OTHER_DIMS, OTHER_KERNEL };
 
 /* Dims of heads that every kernel takes. */

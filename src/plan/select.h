@@ -12,7 +12,7 @@ struct premises {
     const struct backend *backend;
     const char *kernel;              /* the name that is forced, or NULL */
     const struct bcsr *m;            /* the pattern's tiles; NULL: of a reserved plan */
-    const struct fill_shape *filled; /* of a reserved plan; else NULL */
+    const struct fill_shape *filled; /* shape of a reserved plan; else NULL */
     double keys;                     /* likewise: that a tile lists */
     int64_t block_q, block_kv, n_lists;
     int64_t pairs;          /* over all batches and query heads */

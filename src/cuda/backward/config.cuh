@@ -33,16 +33,15 @@ template <class T> static constexpr bool type_is_f16(T) {
 /* Which gradients a kernel over keys computes: both, or one where registers hold no more sums. */
 enum { GRADIENT_FIRST = 1, GRADIENT_SECOND = 2, GRADIENT_BOTH = 3 };
 
-#define GRADIENT_ROWS_MAX 128 /* of a tile */
+#define GRADIENT_ROWS_MAX 128 /* rows of a tile */
 #define GRADIENT_WORDS 2      /* 64-bit words of a row mask in shared memory */
 
-/* What is known of a query: one piece of 16 bytes. */
+/* Facts of a query: one piece of 16 bytes. */
 struct alignas(16) gradient_known {
     float base, delta, left, unused;
 };
 
-/* What a step is: there is one; some granule of it has a mask; it begins or ends an item; there is no
- * more. */
+/* Flags of a step: it exists; some granule has a mask; it begins or ends an item; no more steps follow. */
 enum { STEP_SOME = 1, STEP_MASKED = 2, STEP_FIRST = 4, STEP_LAST = 8, STEP_END = 16 };
 
 /* A step of a thread block's work: of its job-th piece, from granule `at` on. One thread finds out for all
@@ -108,7 +107,7 @@ struct gradient_shape {
     static_assert(ROW % 128 == 0, "rows are whole lines of the swizzle");
     static_assert(STEP % (sizeof(T) == 4 ? GRADIENT_GRANULE_F32 : GRADIENT_GRANULE) == 0,
                   "steps are whole granules");
-    /* Of a thread block for tiles of `rows` rows. */
+    /* Shared memory of a thread block for tiles of `rows` rows. */
     static constexpr int bytes(int rows) {
         return X + (rows < R ? R : rows) / R * (2 * R * ROW + SHARE * SENT);
     }

@@ -10,7 +10,7 @@
 #include <cuda_runtime.h>
 
 #define DELTA_WARPS 4
-#define DELTA_BLOCKS (1 << 30) /* of a grid at most */
+#define DELTA_BLOCKS (1 << 30) /* CTAs of a grid at most */
 #define DELTA_LOG2_E 1.4426950408889634
 
 /* A query: its head h of all batches, and its number. */

@@ -206,7 +206,7 @@ gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool ma
               const struct gradient_params &p, const struct attention_place &place) {
     using T = typename C::T;
     constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
-    /* Where it is known, the branch still keeps addresses of one product out of the others. */
+    /* Branches where it is known, which still keep addresses of one product out of the others. */
     const bool to_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
     const bool of_first = to_first || (C::MODIFIED && !C::OVER_KEYS && p.slopes);
     const struct gradient_places first = gradient_places_of<C>(shared, stage);

@@ -31,7 +31,7 @@
 template <class shape, bool MODIFIED> struct decode_pass {
     using T = typename shape::T;
     using state_type = struct attention_state<T, shape::DIMS_O, 16>;
-    static constexpr bool SHORT = MODIFIED && shape::D > 256;                /* of registers */
+    static constexpr bool SHORT = MODIFIED && shape::D > 256; /* registers are short */
     static constexpr bool WHOLE = SHORT || shape::KEYS == 8 * DECODE_GROUPS; /* steps are weighed */
     static constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
 
@@ -219,7 +219,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 #pragma unroll 1
     for (int32_t step = 0; step < pass.steps; step++) {
         pass.arrive(step);
-        /* Of the step before, whose places all have read. Plain scores do not wait for the lookup. */
+        /* Lookup of the step before, whose places all have read. Plain scores do not wait for the lookup. */
         const bool found = step > 0 && (int)threadIdx.x < KEYS;
         struct decode_place *const later = pass.places(step + STAGES) + (int)threadIdx.x;
         struct decode_place next = DECODE_NO_PLACE;

@@ -13,7 +13,7 @@
 
 /* A CTA's item. */
 struct decode_item : filled_tile {
-    int64_t slot; /* of its partial result */
+    int64_t slot; /* place of its partial result */
     int32_t parts;
     uint32_t begin, end; /* keys of the tile's list */
 };
@@ -36,7 +36,7 @@ struct decode_list {
 };
 #define DECODE_WORDS(run) ((int32_t)(sizeof(run) / sizeof(int32_t)))
 
-/* Where they begin and end. */
+/* Bounds of a tile's runs. */
 struct decode_ends {
     int64_t keys, full, full_end, masked, masked_end;
 };
@@ -83,7 +83,7 @@ static __device__ __forceinline__ struct decode_place decode_place_of(const stru
     return {key, key, decode_limit(x, band->u.band.hi), decode_limit(x, band->u.band.lo)};
 }
 
-/* The same with its row: of a page that there is not, no key is listed. */
+/* Place with its row: a page that is missing lists no key. */
 static __device__ __forceinline__ struct decode_place decode_find(const struct decode_params &p,
                                                                   const struct decode_item &item,
                                                                   const struct decode_list &l,
@@ -209,7 +209,7 @@ static __device__ __forceinline__ void decode_widen(uint32_t panel,
         decode_widen_as<T, KEYS, WARPS, ROW, __NV_E5M2>(panel, half);
 }
 
-/* Where the scales of a step's keys stand in shared memory, in bytes. */
+/* Offset of the scales of a step's keys in shared memory, in bytes. */
 template <class shape> static __device__ __forceinline__ int decode_scales_at(int32_t step) {
     return shape::SCALES +
            step % shape::STAGES * shape::KEYS * shape::SCALES_KEY * (int)sizeof(float);
@@ -249,7 +249,7 @@ static __device__ __forceinline__ float decode_scale_late(const struct decode_pa
     return *reinterpret_cast<const float *>(filled_head_rows(p.v.scale, item));
 }
 
-/* Where 8 dims of a row of Q stand: in the second view, from p.d_first on. Q: its type. */
+/* Place of 8 dims of a row of Q: in the second view, from p.d_first on. Q: its type. */
 template <class Q, bool REST>
 static __device__ __forceinline__ const char *
 decode_q_at(const struct decode_params &p, const struct decode_item &item, int row, int dim) {

@@ -79,7 +79,7 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
                         for (int j = 0; j < TILES; j++)
 #pragma unroll
                             for (int e = 0; e < 4; e++) {
-                                float by = 1; /* of dims of the second view */
+                                float by = 1; /* factor of the second view's dims */
                                 if ((done - 1) / (DECODE_SCALE_DIMS / 16) < of_k.scaled)
                                     by = of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
                                 sum[STORED ? j : 0][e] += all(j, e) * by;

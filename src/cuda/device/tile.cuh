@@ -319,7 +319,7 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
-    uint32_t least = ~0u; /* of the bits of P, less 1: 0 is not small */
+    uint32_t least = ~0u; /* smallest bits of P, less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll

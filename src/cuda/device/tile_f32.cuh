@@ -225,7 +225,7 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
     }
 }
 
-/* Of this type half of the lanes address further dims of the same group. */
+/* Lanes of f32, half of which address further dims of the same group. */
 template <int ROW>
 static __device__ __forceinline__ struct attention_lanes
 attention_lanes_of(float, int lane = warp_lane()) {

@@ -19,7 +19,7 @@
 
 #define TEAM_LANES 0xffffffffu
 
-/* Of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
+/* Shared memory of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
 extern __shared__ __align__(16) unsigned long long fill_shared[];
 
 /* Words of it: the tally, and what is wrong first. */
@@ -72,7 +72,7 @@ static __device__ __forceinline__ int32_t team_warps(const struct team *team) {
     return team->threads / 32;
 }
 
-/* What threads of the team wrote before is seen by all of them after. */
+/* Barrier of the team: writes before it are seen by all threads after it. */
 static __device__ __forceinline__ void team_wait(const struct team *team) {
     if (team->threads == 32)
         __syncwarp(TEAM_LANES);
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void team_wait(const struct team *team) {
         __syncthreads();
 }
 
-/* The same, and whether any of them says so. */
+/* Barrier that answers whether any thread has x. */
 static __device__ __forceinline__ int team_any(const struct team *team, int x) {
     if (team->threads != 32)
         return __syncthreads_or(x);
@@ -164,7 +164,7 @@ static __device__ __forceinline__ void first_keep(uint64_t order) {
     if (order != FILL_NOWHERE)
         atomicMin(fill_shared + FILL_FIRST, (unsigned long long)order);
 }
-/* The same of the lanes of a warp. */
+/* The first over the lanes of a warp. */
 static __device__ __forceinline__ void first_warp(uint64_t order) {
     for (int32_t step = 16; step; step /= 2)
         order = fill_earlier(order, __shfl_xor_sync(TEAM_LANES, order, step));

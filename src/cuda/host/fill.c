@@ -1,9 +1,9 @@
 /* Sizes of the launches that fill an image. */
 #include "host/fill.h"
 
-#define RESIDENT_THREADS 2048 /* of a multiprocessor */
-#define WORDS_OF_THREAD 64    /* of a bitmap, at most */
-#define ENTRIES_OF_THREAD 4   /* of a block row, or words: fewer do not pay */
+#define RESIDENT_THREADS 2048 /* threads of a multiprocessor */
+#define WORDS_OF_THREAD 64    /* words of a bitmap, at most */
+#define ENTRIES_OF_THREAD 4   /* entries of a block row, or words: fewer do not pay */
 #define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
 #define MOST_CHUNKS 64        /* thread blocks that each sum what lies before them */
 #define LEAST_CHUNK 2048

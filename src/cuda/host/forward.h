@@ -1,4 +1,4 @@
-/* What the host hands to fused kernels: a plan's image in device memory, and plain numbers. */
+/* Launch parameters of fused kernels: a plan's image in device memory, and plain numbers. */
 #ifndef TESSERA_CUDA_ATTENTION_H
 #define TESSERA_CUDA_ATTENTION_H
 
@@ -39,9 +39,9 @@ struct attention_params {
     int32_t granule_bits;        /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
     int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
-    int64_t slot_floats; /* of a slot */
+    int64_t slot_floats; /* floats of a slot */
     int32_t workers;
-    bool thin; /* of struct prepared */
+    bool thin; /* struct prepared's */
     bool tma;  /* the plan has K and V copied by TMA */
     int32_t batch, heads_q, heads_kv, n_q, n_kv;
     int32_t d_qk, d_v;
@@ -51,7 +51,7 @@ struct attention_params {
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
     struct modify_params modify;
-    const struct image_header *header; /* of the image */
+    const struct image_header *header; /* header of the image */
 };
 
 /* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and
@@ -70,7 +70,7 @@ struct attention_params {
      : (rows) > 16 ? 8                                                                             \
                    : 16)
 
-/* The same for f32, which shared memory limits further. */
+/* CTAs for f32, which shared memory limits further. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
@@ -91,7 +91,7 @@ struct attention_params {
      : (head) > 64  ? 12                                                                           \
                     : 16)
 
-/* The same for 16 bits. */
+/* Warps for 16 bits. */
 #define ATTENTION_WARPS_SMALL_M_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
 #define ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows)                                                 \
     ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
@@ -114,14 +114,14 @@ struct attention_params {
 #define ATTENTION_GRANULE_F32 16
 #define ATTENTION_GRANULE_SMALL_M 16
 
-/* What the table asks of every fused kernel (forward.c). */
+/* Answers to the table for every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);
 struct attention_image attention_image_of(const struct kernel_args *args);
 size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                              char *image);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
-/* The same without lists: tensors, sizes, slots and modifiers. */
+/* Parameters without lists: tensors, sizes, slots and modifiers. */
 struct attention_params attention_params_shared(const struct kernel_args *args);
 /* NULL, or why Hopper's kernels refuse a problem. */
 const char *attention_sm90_refuses(const struct problem *problem, const tess_target *target);

@@ -1,5 +1,5 @@
-/* What the host calls of the units that nvcc compiles: one launch function for each kernel.
- * Launches only: nothing is allocated, copied or waited for. */
+/* Launch functions of the units that nvcc compiles, one for each kernel. Launches only: nothing is
+ * allocated, copied or waited for. */
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 

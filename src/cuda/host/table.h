@@ -38,10 +38,10 @@ void cuda_image_header(const struct kernel_args *args, void *header);
 size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                         char *image);
 
-/* What a launch is, beside its kernel: operand path, and launches that follow. */
+/* Words about a launch beside its kernel: operand path, and launches that follow. */
 int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 
-/* What planning asks of the backend; and of its images. */
+/* Answers to planning, and for its images. */
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS,                                 \
     .prepare = {.make = prepare_lists,                                                             \

@@ -40,7 +40,7 @@ static double tiles_seconds(const struct lists *lists) {
     return 1e-9 * (double)(lists->full_keys + 8 * lists->masked_keys);
 }
 
-/* Where a tile's granules go; with `keys` NULL they are only counted. */
+/* Destination of a tile's granules; with `keys` NULL they are only counted. */
 struct sink {
     int32_t *keys;
     struct granule_mask *masks;
@@ -226,7 +226,7 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
 struct unassigned {
     int64_t n, *ptr;
     struct granule_item *pieces;
-    int32_t *worker; /* of each */
+    int32_t *worker; /* worker of each */
 };
 
 /* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do

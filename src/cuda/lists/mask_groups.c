@@ -16,7 +16,7 @@ struct group {
     const struct granules *g;
     const struct lists *lists;
     int64_t T, begin, end, whole;
-    int32_t rows; /* of the tile */
+    int32_t rows; /* rows of the tile */
 };
 
 static struct group group_at(const struct granules *g, const struct lists *lists, int64_t T,

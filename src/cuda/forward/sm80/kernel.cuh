@@ -79,7 +79,7 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     }
 }
 
-/* The same of f32. WHOLE: rows allow stores of two elements. */
+/* Stores of f32. WHOLE: rows allow stores of two elements. */
 template <bool WHOLE, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(32 * WARPS,
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     using steps = attention_steps<T, D, R, WARPS, KEYS>;
     constexpr bool KEPT = steps::KEPT && !MODIFIED;
-    /* Of 16 bits, whose high tiles have the most sums, steps and granules are found anew as well. */
+    /* 16-bit kernels, whose high tiles have the most sums, find steps and granules anew as well. */
     constexpr bool ANEW = !KEPT && sizeof(T) == 2;
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);

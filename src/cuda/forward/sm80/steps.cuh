@@ -5,8 +5,8 @@
 
 #include "forward/sm80/warp_step.cuh"
 
-/* What a step is: some granule of it has a mask or is not there; it is an item's first; its rows are not
- * copied 16 bytes at a time. */
+/* Flags of a step: some granule has a mask or is missing; it is an item's first; its rows are not copied 16
+ * bytes at a time. */
 enum : uint32_t { STEP_MASKED = 1, STEP_FIRST = 2, STEP_ELEMENTS = 4 };
 
 /* A step of a thread block's work: of its job-th item, from granule `at` on. Job -1, and one past the
@@ -36,8 +36,8 @@ struct attention_copier {
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     using lists = attention_lists<KEYS, shape::WORDS>;
-    /* What follows from lane and item is kept in registers from step to step. High tiles and long rows
-     * find it anew: they have no registers left, and more to do in a step. */
+    /* Values that follow from lane and item stay in registers from step to step. High tiles and long rows
+     * find them anew: they have no registers left, and more to do in a step. */
     static constexpr bool KEPT = shape::M <= 64 && shape::ROW <= 256;
     static constexpr int ROWS = shape::ROWS_KV, PLACES = (ROWS + 31) / 32;
     static constexpr int LANES = attention_lanes<T, D>();
@@ -57,7 +57,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
 
     /* ---- looking up ---- */
 
-    /* What a step is, by its item. */
+    /* Flags of a step, by its item. */
     static __device__ __forceinline__ uint32_t is(const lists &l, const struct attention_params &p,
                                                   const struct attention_cursor &step,
                                                   int32_t jobs) {

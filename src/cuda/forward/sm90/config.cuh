@@ -148,7 +148,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static_assert(DIM_SPLIT == 1 || O_CONSUMER >= 128 * 4 * HALF_SCORES,
                   "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
-    /* Of K and V. One consumer: as many as there is room for. */
+    /* Stages of K and V. With one consumer, as many as there is room for. */
     static constexpr int STAGES = DIM_SPLIT > 1 ? 1
                                   : CONSUMERS == 1
                                       ? (ROOM - 1024 - Q_TILE - O_TILE) / (K_TILE + V_TILE)

@@ -94,7 +94,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
                 int first, int begin) {
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
-    /* Where O is staged a panel at a time, a loop would begin anew for each. */
+    /* Panels of O that are staged one at a time would each begin a loop anew: none then. */
     constexpr int MOST = shape::O_PANELS < shape::V_PANELS ? EACH : 0;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(p.modify.kept, l[0]),

@@ -138,14 +138,14 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
     sm90_queries_of_cursor<shape>(of, p, cursor);
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
     const int32_t row = item.row;
-    /* Of filled lists query 0 stands where today's length has it. */
+    /* Query 0 of filled lists stands where today's length has it. */
     const int32_t from = shape::SOURCE == SM90_FILLED
                              ? (int32_t)((uint32_t)row + (uint32_t)item.mask + p.modify.first_key -
                                          p.modify.first_position)
                              : row;
     const int t2 = warp_lane_here() % 4 * 2;
     const bool eights =
-        shape::SOURCE != SM90_CP_ASYNC && !p.modify.key_positions; /* of consecutive keys */
+        shape::SOURCE != SM90_CP_ASYNC && !p.modify.key_positions; /* consecutive keys */
     float slope[2], back[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {

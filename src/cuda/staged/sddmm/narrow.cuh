@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {
         const int32_t key = sddmm_row_key(p, s, x, width);
-        /* Where there is no key, another key is read; its score is not stored. */
+        /* Places without a key read another key; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         const unsigned there = __ballot_sync(WARP_ALL, key >= 0);
         float score = 0;

@@ -187,7 +187,7 @@ static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held
     return sum;
 }
 
-/* Where the factor is NaN, elements other than 0 become NaN. Answers the factor that remains. */
+/* NaN for elements other than 0, where the factor is NaN. Answers the factor that remains. */
 template <int HELD, int LANES>
 static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HELD, LANES> &held,
                                                           float factor) {
@@ -285,8 +285,8 @@ static cudaError_t softmax_rows_launch_held(const struct staged_params *p, cudaS
                                    1, SOFTMAX_THREADS, p, stream);
 }
 
-/* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several
- * thread blocks where devices have clusters. */
+/* Kernels by row width: the fewest threads that hold a row, each with the fewest pieces. The widest rows
+ * take several thread blocks where devices have clusters. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
     { 4 * (held) * (lanes) * (cluster), 0, softmax_rows_launch_held<held, lanes, blocks, cluster> }
 #define SOFTMAX_CLUSTERS 3 /* the last instances, of several thread blocks */

@@ -28,7 +28,7 @@
 
 #define SPMM_THREADS 128
 #define SPMM_TURNS 4    /* turns of a warp at least before more thread blocks share a unit's keys */
-#define SPMM_COLUMNS 32 /* of a turn: two MMAs of 16 keys */
+#define SPMM_COLUMNS 32 /* columns of a turn: two MMAs of 16 keys */
 
 /* 16-byte pieces of a key for each 4 lanes: two where sums take few registers. */
 template <class T, int TILES> static __host__ __device__ constexpr int spmm_pieces(void) {

@@ -30,7 +30,7 @@ struct spmm_short_shared {
     /* Four rows of a key are loaded at a time; the 4 extra floats put keys 16 bytes apart in the
      * banks. */
     float prob[SPMM_SHORT_KEYS][SPMM_SHORT_ROWS + 4];
-    float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* of whole chunks */
+    float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* sums of whole chunks */
 };
 
 /* A thread's 4 dims of all rows. */

@@ -62,7 +62,7 @@ sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
     return item;
 }
 
-/* How many items this CTA has. */
+/* Items of this CTA. */
 static __device__ __forceinline__ int32_t sm90_filled_items(const struct decode_params &p) {
     const uint32_t items = (uint32_t)fill_least(filled_items(p), INT32_MAX);
     return items <= blockIdx.x ? 0 : (int32_t)((items - blockIdx.x - 1) / gridDim.x) + 1;
@@ -83,8 +83,8 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
     return item;
 }
 
-/* How many of an item's first granules need no window. A fill sees no page table, so item.whole counts keys of
- * pages that there are not; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
+/* First granules of an item that need no window. A fill sees no page table, so item.whole counts keys of
+ * missing pages; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
 static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_params &p,
                                                             const struct sm90_filled_item &item) {
     const int bits = p.run.granule_bits, each = sm90_filled_each(p);

@@ -97,7 +97,7 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
                : launch_early(kernel, dim3(ctas), shape::THREADS, shape::BYTES, arguments, stream);
 }
 
-/* What a launch without another says of tensors before it. */
+/* Refusal of tensors before a launch that has no fallback. */
 template <class T> static const char *attention_filled_refuses_run(const struct decode_params *p) {
     struct sm90_maps maps = {};
     return sm90_filled_maps<T>(&maps, p) ? NULL : sm90_encode_find() ? SM90_NO_MAP : SM90_NO_ENCODE;

@@ -38,8 +38,8 @@ sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
                                              place.page);
 }
 
-/* The same by cp.async, where some granule has keys that no row lists: these are not read, and places without
- * a listed key get zeros. Four rows of d elements at a time. */
+/* Loads by cp.async, where some granule has keys that no row lists: these are not read, and places without a
+ * listed key get zeros. Four rows of d elements at a time. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
 sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_place &place, int g,
