@@ -1,6 +1,6 @@
 /*
- * Which form a fused backward has: dQ in a pass of its own, which computes scores anew (seven products), or in
- * the pass over keys (five), whose strips have sums of their own. Gradients that are wanted beside dQ, and
+ * Forms of a fused backward: dQ in a pass of its own, which computes scores anew (seven products), or in the
+ * pass over keys (five). Strips of the latter have sums of their own. Gradients that are wanted beside dQ, and
  * threads, have no say: the bits of dQ depend on neither.
  */
 #include "plan/select.h"

@@ -6,9 +6,9 @@
  *   T query tile over all lists   M rows of a query tile   r row in a tile   c column in a tile
  *   S scores   P weights   O output   m running maximum   l running sum (both in base 2)
  *
- * A kernel is a row of its backend's table: a name, the stage it computes, its family, which says what it
- * refuses and costs, how much workspace it takes, and the function. The plan picks from the table; tests
- * and `tessera verify` find new kernels by walking it. To add one: write it, add its row.
+ * A kernel is a row of its backend's table: name, stage, family (which says what it refuses and costs),
+ * workspace and function. The plan picks from the table; tests and `tessera verify` find new kernels by walking
+ * it. To add one: write it, add its row.
  */
 #ifndef TESSERA_KERNELS_H
 #define TESSERA_KERNELS_H
@@ -122,10 +122,10 @@ struct view {
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
- * A kernel of a device walks this: `lists` of its work has its arrays there too (but tile_row,
- * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
- * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
- * the header is not of this plan (fill_is_of), the kernel makes o and lse NaN.
+ * A kernel of a device walks this. `lists` and `lengths` of its work lie there too, but for tile_row, which is
+ * NULL (fill_tile_query says the same); `schedule` is NULL in a run. Counts stand in the header, which the
+ * kernel reads when it begins; its grid is sized by the capacity. Where the header is not of this plan
+ * (fill_is_of), the kernel makes o and lse NaN.
  */
 struct filled_image {
     const struct fill_header *header; /* fill_rules.h: items, combines and slots of today */
@@ -144,10 +144,9 @@ struct filled_image {
  * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged
  * kernel decides which keys to read for at most 256 rows at a time (docs/semantics.md, "Unlisted keys").
  *
- * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key
- * tiles, or block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv, and
- * its list the concatenation of those of the group's query heads, ascending, each found by list_of.
- * Every key tile has an item.
+ * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key tiles, or
+ * block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv. Its list concatenates
+ * those of the group's query heads, ascending, each found by list_of. Every key tile has an item.
  */
 struct kernel_work {
     const struct bcsr *bcsr;
@@ -168,8 +167,8 @@ struct kernel_work {
 
 /*
  * Arguments of a kernel. Operands are a struct of the operation (attention.h), or of the stages, which
- * operations share. A pass binds what it reads and writes to the stage's q, k, v, o and scores; its problem has
- * the dims, the scale and the modifiers of the pass (pass.c).
+ * operations share. A pass binds what it reads and writes to the stage's q, k, v, o and scores. Dims, scale and
+ * modifiers of `problem` are the pass's (pass.c).
  */
 struct kernel_args {
     const char *function; /* the caller's, for errors */
@@ -188,8 +187,8 @@ struct kernel_args {
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
-    /* One row times one key times one dim, computed: of d_qk + d_v; of the backward's products, 2 d_qk
-     * + d_v for dQ and as many for each of dK and dV as they take (struct family, dims). */
+    /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
+     * d_v for dQ, and for dK and dV as many as each takes (struct family, dims). */
     double key_row_dim;
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
@@ -199,8 +198,8 @@ struct kernel_cost {
     double masked_key;  /* one row mask applied, per row */
     double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
     double score;       /* staged: one score between the stages, written or read */
-    /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a
-     * listed pair; one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
+    /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
+     * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
     double launch;  /* from the call until all workers are at work, once */
     double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
@@ -296,7 +295,7 @@ struct fill_job {
     struct fill_arrays arrays;
     struct work_item *items;
     struct combine_item *combines;
-    void *scratch; /* fill_scratch bytes */
+    void *scratch; /* bytes: fill_services.scratch */
     uint64_t layout;
     int64_t units;
     int64_t list_heads; /* query heads that read a list */
@@ -337,8 +336,8 @@ struct prepare_services {
 };
 
 /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
- * from what the plan knows. Its header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
- * to the device may read it after the call that began it. All NULL: kernels read the plan itself. */
+ * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
+ * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
     size_t (*size)(const struct kernel_args *args);
     void (*header)(const struct kernel_args *args, void *header);

@@ -103,8 +103,8 @@ tess_status bytes_count(tess_plan *plan, const struct bcsr *m, tess_error *error
 /* `seconds` of kernels, or those that the target's memory takes for the bytes where these are more. */
 double plan_seconds(const tess_plan *plan, double seconds, double bytes);
 
-/* The workspace of tess_run: what lives from pass to pass, of which the operation's operands learn unless
- * they are NULL, then room for the largest of a pass, which is answered. */
+/* The workspace of tess_run: what lives from pass to pass, then room for the largest of a pass, which is
+ * answered. The operation's operands, unless NULL, learn of the first. */
 void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands);
 
 /* Sets the passes of the problem's operation, pipeline and gradients, without kernels (pass.c). */

@@ -241,8 +241,8 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
-/* Whether a pass is not weighed in tiles of a height, which the trial has: they do not fit or, with those of
- * heads that share their list, are not what kernel or problem ask for. */
+/* Whether the trial's height is left out: tiles do not fit, or kernel or problem asks for others, packed
+ * heads counted. */
 static int height_out(const struct premises *p, const struct pass *pass, const struct trial *t) {
     const struct family *family = t->kernel->family;
     const int32_t asked = p->problem->tile_rows;

@@ -9,9 +9,9 @@
  *   | Y0 [2][STEP][D] | Y1 [2][STEP][D] | granules of coming steps, what is known of queries |
  *   | X0 [M][D] | X1 [M][D] | what warps that share rows send one another |
  *
- * A warp owns R rows, from X to their gradients, so that no two warps write one sum; or two warps
- * share them (pair.cuh, roles.cuh), each with sums of its own. M = R times the number of warps or
- * pairs, which the launch decides: one kernel serves all heights of tiles.
+ * A warp owns R rows, from X to their gradients, so that no two warps write one sum. Or two warps share rows
+ * (pair.cuh, roles.cuh), each with sums of its own. M = R times the number of warps or pairs, which the launch
+ * decides: one kernel serves all heights of tiles.
  */
 #ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
 #define TESSERA_CUDA_GRADIENT_CONFIG_CUH
@@ -72,7 +72,7 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
     int32_t n_jobs;
 };
 
-/* D dims of type T, R rows of each warp or pair of warps, and which gradients; CUT dims of them at a
+/* D dims of type T, R rows of each warp or pair of warps, and which gradients. CUT dims are computed at a
  * time, of which a warp has SUMS. MODIFIED: with softcap, ALiBi or dropout. LOW: for low tiles. */
 template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_, bool LOW>
 struct gradient_shape {

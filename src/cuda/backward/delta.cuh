@@ -1,5 +1,5 @@
-/* The backward: what the passes over tiles know of each query (struct query_stats), from dO and o, or
- * from a delta that is given; the gradient of the sinks. A warp takes a query. */
+/* The backward: statistics of each query (struct query_stats), from dO and o or from a given delta, and the
+ * gradient of the sinks. A warp takes a query. */
 #ifndef TESSERA_CUDA_GRADIENT_DELTA_CUH
 #define TESSERA_CUDA_GRADIENT_DELTA_CUH
 

@@ -179,8 +179,8 @@ static __device__ __forceinline__ bool gradient_some_empty(const typename C::lis
     return some;
 }
 
-/* Replaces what empty queries of a stage hold by zeros, and clears their row masks: whatever they or the
- * keys hold, nobody gets anything of them. masked: the stage has row masks already. */
+/* Zeroes empty queries of a stage, and clears their row masks: no gradient takes anything of such a query,
+ * whatever it or the keys hold. masked: the stage has row masks already. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage, bool masked) {

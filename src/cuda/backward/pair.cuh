@@ -1,7 +1,7 @@
 /*
- * The fused backward: a step of two warps that share 32 rows, where one has no registers for their
- * sums. Each computes half of the columns of S and dP; sums need the P or dS of all of them, so that
- * each sends what the other lacks, as fragments in the order of the lanes:
+ * The fused backward: a step of two warps that share 32 rows, where one has no registers for their sums. Each
+ * computes half of the columns of S and dP. Sums need P or dS of all columns, so each warp sends the other's
+ * half as fragments, in the order of lanes:
  *
  *                     side 0                      side 1
  *   columns of S, dP  [32, STEP / 2]              [32, STEP / 2]

@@ -17,9 +17,9 @@
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
  *
- * Of TYPE_Q f32 (SPLIT) a row of q is PARTS rows of Q, whose scores add up to the row's: what T holds of q, what T
- * holds of the rest, and so on. 16 rows of Q serve 8 of the tile in f16, 4 in bf16, which has fewer digits. A thread
- * has the first two sums, and lane + 16 the third (device/mma.cuh):
+ * TYPE_Q f32 (SPLIT): a row of q is PARTS rows of Q, whose scores add up to the row's. Part 0 is q rounded to
+ * T, part 1 the rest, and so on. 16 rows of Q serve 8 of the tile in f16, 4 in bf16, which has fewer digits. A
+ * thread has the first two sums, and lane + 16 the third (device/mma.cuh):
  *
  *   Q, of 16 rows                                      S, and P
  *             f16, g = 0 ... 7    bf16, g = 0 ... 3

@@ -4,10 +4,9 @@
  *
  *   S [M, KEYS] = Q [M, D] K [KEYS, D]^T    softmax: P [M, KEYS]    O [M, DV] += P V [KEYS, DV]
  *
- * Rows of K and V come through a ring of STAGES stages, and a part of 128 keys is wholly in flight before
- * its first product. Warps that share rows deal the keys of S among them, hand their scores on through
- * shared memory, and then deal the dims of O. Each weighs all keys, so that no maximum has to be
- * exchanged:
+ * Rows of K and V come through a ring of STAGES stages. A part of 128 keys is wholly in flight before its first
+ * product. Warps that share rows deal the keys of S among them, hand their scores on through shared memory, and
+ * then deal the dims of O. Each weighs all keys, so that no maximum has to be exchanged:
  *
  *   step n       stage n is there | S by keys | scores stand | softmax, O by dims
  *   meanwhile    stage n - 1 is filled again; the keys of step n + STAGES are looked up

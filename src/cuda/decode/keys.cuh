@@ -104,9 +104,9 @@ static __device__ __forceinline__ int decode_pieces(const struct decode_stored &
     return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
 }
 
-/* Copies rows of keys into a panel with rows ROW bytes apart: of KEYS places this warp's share, four
- * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end unless
- * REST: decode_copy_rest follows. */
+/* Copies this warp's share of KEYS rows into a panel with rows ROW bytes apart: four at a time, 128 bytes of
+ * each by an instruction. Zeros where there is no key, and past a row's end unless REST: decode_copy_rest
+ * follows. */
 template <int KEYS, int WARPS, int ROW, bool REST>
 static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
                                                    const struct decode_stored &of, int32_t shift,
@@ -196,9 +196,8 @@ static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half)
     }
 }
 
-/* Turns the rows of 8 bits that this warp has copied, all its lanes' copies being complete, into rows of T
- * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
- * up to c of what was copied. */
+/* Widens the rows of 8 bits that this warp has copied to rows of T, in place; all its lanes' copies are
+ * complete. Piece c is read before pieces 2 c and 2 c + 1 are written, which cover copied pieces up to c. */
 template <class T, int KEYS, int WARPS, int ROW>
 static __device__ __forceinline__ void decode_widen(uint32_t panel,
                                                     const struct decode_stored &of) {

@@ -71,8 +71,8 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
 
-/* Maxima below this may be subtracted with an FMA: the unrounded product of score and scale and the
- * rounded maximum then differ by less than 2^-10. */
+/* Maxima below this may be subtracted with an FMA. The unrounded product of score and scale then differs
+ * from the rounded maximum by less than 2^-10. */
 #define ATTENTION_FAR 0x1p14f
 
 /* Which groups of 8 keys are computed together. ALL: groups 0, 1, ...; the struct is not read. Else

@@ -1,6 +1,6 @@
 /*
- * Lists of block rows from indices. What the row lists, in order and each once, is its `columns`; runs of a
- * query tile are one stretch of them, whose ends a search finds.
+ * Lists of block rows from indices. The row's `columns` are those that it lists, ascending and each once. Runs
+ * of a query tile are one stretch of columns, whose ends a search finds.
  *
  *     in order   listed ones ascend and the others are behind them: the columns are the row up to these
  *     else       set      a bit for each in a bitmap; who sets it counts it in its bucket of 128 columns

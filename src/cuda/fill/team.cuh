@@ -1,7 +1,7 @@
 /*
- * Threads that fill together: a warp, or the whole thread block. The kernels of this folder are C that
- * nvcc compiles; tests compile the same files for the host (tests/support/emulated.h), so they include
- * nothing of CUDA, and every barrier of a team is met by all of its threads.
+ * Threads that fill together: a warp, or the whole thread block. Kernels of this folder are C that nvcc
+ * compiles; tests compile the same files for the host (tests/support/emulated.h). So no file includes CUDA
+ * headers, and all threads of a team meet every barrier.
  */
 #ifndef TESSERA_CUDA_FILL_TEAM_CUH
 #define TESSERA_CUDA_FILL_TEAM_CUH
@@ -111,8 +111,8 @@ static __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
     return x;
 }
 
-/* Sums over the team's threads before this one, of a number that is the same for a whole warp, and over
- * all: each warp's stands in place[]. */
+/* Sums of a number that is the same for a whole warp: over the team's threads before this one, and over all.
+ * Each warp's stands in place[]. */
 struct team_sums {
     uint64_t before, all;
 };

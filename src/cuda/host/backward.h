@@ -41,8 +41,8 @@ struct gradient_params {
     float *d_alibi;
 };
 
-/* Rows of a warp, or of a pair: high tiles have 32 where the registers hold their sums, which halves
- * the shared memory traffic of an MMA. */
+/* Rows of a warp or pair: high tiles have 32 where registers hold their sums. That halves the shared memory
+ * traffic of an MMA. */
 #define GRADIENT_WARP(head, f16, rows) ((rows) > 32 && !(f16) && (head) <= 128 ? 32 : 16)
 
 /* Pairs of warps, of which one computes scores, the other dP (roles.cuh). */

@@ -39,8 +39,8 @@ static int64_t rounded(int64_t n, int64_t to) {
     return chunks(n, to) * to;
 }
 
-/* Shared memory of a team of indices, of `most` words of 32 bits: columns where they find room, and a
- * bitmap of all columns, or of as many as find room. */
+/* Shared memory of a team of indices, of `most` words of 32 bits. Columns are there where room is; the
+ * bitmap has all columns, or as many as fit. */
 static void team_divide(struct fill_params *p, int64_t most, int64_t words, int64_t columns) {
     const int64_t stage = rounded(columns, 4);
     const int64_t window = FILL_WINDOW + FILL_WINDOW / FILL_BUCKET / 4 + FILL_WINDOW / FILL_BUCKET;

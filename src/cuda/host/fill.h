@@ -11,9 +11,9 @@
 #define FILL_THREADS 1024     /* threads of a block over places or items */
 #define FILL_TILE_THREADS 128 /* threads of a block over query tiles */
 
-/* Shared memory: two sums of up to 32 warps, the tally, what is wrong first, ends of rows and the keys of the first
- * tiles; then, for each block row of indices under way, a bitmap, a count and a sum for each of its buckets, and room
- * for columns; or of items sums over units. */
+/* Shared memory: two sums of up to 32 warps, the tally, the first fault, ends of rows and keys of the first
+ * tiles. Then each block row of indices under way has a bitmap, a count and a sum for each bucket, and room
+ * for columns. Kernels over items have sums over units there. */
 #define FILL_FEW 32               /* units that a warp has a lane each for */
 #define FILL_SUMS (74 + FILL_FEW) /* words of 64 bits */
 #define FILL_BUCKET 4             /* words of 32 columns */

@@ -54,8 +54,8 @@ struct attention_params {
     const struct image_header *header; /* header of the image */
 };
 
-/* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and
- * tiles of `rows` rows: what registers and an H200's shared memory allow. */
+/* CTAs of a tensor-core kernel on a multiprocessor, for heads of up to `head` dims and tiles of `rows` rows.
+ * Registers and an H200's shared memory set the limit. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
     ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \
@@ -74,8 +74,8 @@ struct attention_params {
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* Warps of a small-M tile (forward/sm80_small_m), over which the head dim is split; and its CTAs on
- * a multiprocessor: what registers and an H200's shared memory allow. */
+/* Warps of a small-M tile (forward/sm80_small_m), over which the head dim is split; and its CTAs on a
+ * multiprocessor. Registers and an H200's shared memory set the limit. */
 #define ATTENTION_WARPS_SMALL_M(head, rows)                                                        \
     ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
      : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
@@ -96,13 +96,12 @@ struct attention_params {
 #define ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows)                                                 \
     ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
 
-/* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared
- * memory traffic of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the
- * registers; so have THIN lists (attention_params) of up to 64 dims, of which 32 rows have little
- * in common. Tiles of up to 16 rows have short steps: more CTAs then fit a multiprocessor, and a
- * warp mostly waits. Keys of f32 take long, so all its steps are short, and those of tiles of up to 16
- * rows half as long. Eight and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys
- * allow five and two. */
+/* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared memory traffic
+ * of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the registers. So have THIN lists
+ * (attention_params) of up to 64 dims, whose rows have little in common. Tiles of up to 16 rows have short
+ * steps: more CTAs then fit a multiprocessor, and a warp mostly waits. Keys of f32 take long, so all its
+ * steps are short, and those of tiles of up to 16 rows half as long. Eight and four CTAs then fit a
+ * multiprocessor of an H200, where steps of 32 keys allow five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
 #define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
@@ -128,8 +127,8 @@ const char *attention_sm90_refuses(const struct problem *problem, const tess_tar
 
 #define LOG2_E 1.4426950408889634
 
-/* Whether rows are copied 16 bytes at a time: as the plan has it, where steps from row to row fit 32
- * bits, of q, k, v and one more tensor, which may be one of them. */
+/* Whether rows of q, k, v and `more` are copied 16 bytes at a time: as planned, where steps from row to row
+ * fit 32 bits. */
 bool attention_rows_copied(const struct kernel_args *args, const struct view *more);
 
 #endif

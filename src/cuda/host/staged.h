@@ -85,10 +85,10 @@ struct staged_params staged_sizes(const struct problem *problem, const tess_targ
 #define SPMM_SHORT_DIMS 256   /* ... and dims of a head at least: half of the threads suffice */
 
 /*
- * Power of two of a scale that is folded into Q, one that bf16 has: 0, or for scales below 2^-8 what it takes
- * to keep sums in range whose scaled size is. No more, since a product with Q may be subnormal: its error is
- * 2^-150 at most in f32 and 2^-134 in bf16. A score feels that as d * 2^-30 and d * 2^-14 where K is as large
- * as numbers are. Sums of f16 are always in range.
+ * Power of two, one that bf16 has, of the scale's part that is folded into Q. 0, or for scales below 2^-8
+ * enough to keep sums in range whose scaled size is in range. No more, since a product with Q may be subnormal:
+ * its error is 2^-150 at most in f32 and 2^-134 in bf16. A score feels that as d * 2^-30 and d * 2^-14 where K
+ * is as large as numbers are. Sums of f16 are always in range.
  */
 int cuda_scale_power(double scale, tess_type type);
 

@@ -1,5 +1,5 @@
-/* The CUDA backend's table of kernels, which needs neither nvcc nor a device: planning reads it, and
- * what runs on a device stands behind the functions below (run.c, device.c). */
+/* The CUDA backend's table of kernels, which planning reads without nvcc or a device. Code that runs on one
+ * stands behind the functions below (run.c, device.c). */
 #ifndef TESSERA_CUDA_TABLE_H
 #define TESSERA_CUDA_TABLE_H
 

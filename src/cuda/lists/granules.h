@@ -1,7 +1,7 @@
 /*
- * Granules: packed lists cut into KV chunks of equal size, which is how kernels that gather keys
- * into shared memory walk lists. A granule is up to `size` consecutive keys, a power of two chosen
- * for the whole plan: blocks of 64 keys need one number for 64 keys, single columns one for each.
+ * Granules: packed lists cut into KV chunks of equal size, which is how kernels that gather keys into shared
+ * memory walk lists. A granule is up to `size` consecutive keys, a power of two chosen for the whole plan.
+ * Blocks of 64 keys need one number for 64 keys, single columns one each.
  *
  *   tile T    whole granules        granules with a mask
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]

@@ -13,8 +13,8 @@
  *
  *   places [STEP] ─► scores [STEP, M] ─► x [STEP, DIMS] ─► mma.sync
  *
- * A row of x all of whose scores here are 0 is not loaded, whatever it holds: it is listed by no row of
- * the unit, or is an empty query.
+ * Rows of x whose scores are all 0 are not loaded, whatever they hold: no row of the unit lists them, or they
+ * are empty queries.
  */
 #ifndef TESSERA_CUDA_STAGED_PRODUCT_CUH
 #define TESSERA_CUDA_STAGED_PRODUCT_CUH

@@ -1,7 +1,8 @@
 /*
- * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128 dims of
- * a row, and the parts in their order. Of a filled image whose rows a GPU's multiprocessors hold at once, 8 warps deal
- * the parts among them, and their sums are added in the order of warps. A unit of its own, for all kernels.
+ * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128
+ * dims of a row, and the parts in their order. Filled images whose rows a GPU's multiprocessors hold at once
+ * have 8 warps a row, which deal its parts. Sums are added in the order of warps. A unit of its own, for all
+ * kernels.
  */
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH
@@ -226,8 +227,8 @@ combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
         attention_store_lse(run, row.batch, row.head, row.query, m, l);
 }
 
-/* A CTA begins with rows of combine blockIdx.x, and goes on with those of every gridDim.x-th: a row by its warps' WAYS,
- * or one by each where WAYS is 1. */
+/* A CTA begins with rows of combine blockIdx.x, and goes on with every gridDim.x-th. WAYS warps share a row;
+ * WAYS 1: each has its own. */
 template <class T, int WAYS, bool EXACT, class params, class item>
 static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_RESIDENT : 1)
     combine_tiles(const __grid_constant__ params p) {

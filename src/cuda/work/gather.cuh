@@ -54,8 +54,8 @@ attention_copy_mode_of(const struct attention_params &p, const struct rows_view 
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* The address of row `row`, `step` bytes from row to row: one instruction, which the compiler does not
- * find where the step is known to be even. */
+/* Address of row `row`, `step` bytes from row to row: one instruction, which the compiler misses where the
+ * step is known to be even. */
 static __device__ __forceinline__ const char *attention_row(const char *from, uint32_t row,
                                                             uint32_t step) {
     asm("" : "+r"(step));

@@ -18,8 +18,8 @@
  *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
  *   | P [64][64 bytes] | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
  *
- * Scales of K multiply sums over 128 dims of S. P is handed on in f32 then, and the warpgroups of O multiply it by
- * the scales of values, and round it, for each 128 dims.
+ * Scales of K multiply sums over 128 dims of S. P is then handed on in f32. For each 128 dims the warpgroups of
+ * O multiply it by the scales of values, and round it.
  *
  *   barrier              completed by               phase ends when         waited for by
  *   k_full, v_full       warps of the producer      rows are there          warpgroup 1; 2, 3

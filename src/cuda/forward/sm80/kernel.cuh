@@ -1,7 +1,7 @@
 /*
- * Fused attention with mma.sync, sm_80 and later: one query tile of M = R WARPS rows by one thread
- * block, over the granules that the tile lists. A warp owns R rows, from Q to O. All warps share K
- * and V, which are gathered into two stages of shared memory (double buffer):
+ * Fused attention with mma.sync, sm_80 and later. One thread block computes a query tile of M = R WARPS rows,
+ * over the granules that the tile lists. A warp owns R rows, from Q to O. All warps share K and V, which are
+ * gathered into two stages of shared memory (double buffer):
  *
  *   S [R, KEYS] = Q [R, D] K [KEYS, D]^T    softmax: P [R, KEYS]    O [R, D] += P V [KEYS, D]
  *

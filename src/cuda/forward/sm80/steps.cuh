@@ -5,8 +5,8 @@
 
 #include "forward/sm80/warp_step.cuh"
 
-/* Flags of a step: some granule has a mask or is missing; it is an item's first; its rows are not copied 16
- * bytes at a time. */
+/* Flags of a step: some granule has a mask or is missing; an item begins; rows are not copied 16 bytes at a
+ * time. */
 enum : uint32_t { STEP_MASKED = 1, STEP_FIRST = 2, STEP_ELEMENTS = 4 };
 
 /* A step of a thread block's work: of its job-th item, from granule `at` on. Job -1, and one past the
@@ -16,8 +16,8 @@ struct attention_cursor {
     uint32_t is;
 };
 
-/* An item that is looked up: the first key of this lane's granule of its first step, granules from that
- * one on, and those of the item. */
+/* An item that is looked up: first key of this lane's granule in its first step, granules from there on,
+ * granules of the item. */
 struct attention_granules {
     const int32_t *keys;
     int32_t left, count, whole;

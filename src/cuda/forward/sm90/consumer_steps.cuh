@@ -98,8 +98,8 @@ sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_load_records(w, at);
 }
 
-/* Loads the masks of step `at`, whose records have been loaded, and the records of the step after,
- * of which some are there even past the item's end. */
+/* Loads the masks of step `at`, whose records have been loaded, and the records of the step after. Records
+ * exist even past the item's end. */
 template <class shape>
 static __device__ __forceinline__ void
 sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &p, int32_t at) {

@@ -151,8 +151,8 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys; `load` answers 32 from
- * one on, as sm90_load_items. `warp` of `warps` warps. */
+/* Stores O = 0 and lse = -Inf for items of [begin, end) without keys. `load` answers 32 from one on, as
+ * sm90_load_items. `warp` of `warps` warps. */
 template <class T, class shape, class loads>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         const loads &load, int64_t begin,

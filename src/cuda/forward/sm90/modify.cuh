@@ -59,9 +59,9 @@ static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
     }
 }
 
-/* Which of this thread's 32 weights of 64 places are kept: bit 2 j + e for column 8 j + 2 t + e of row g,
- * and 16 bits further on for row g + 8. filled: rows, and the places of a granule, fill 16 x 16 tiles
- * of draws, so that a call has all eight weights of 16 places. */
+/* Kept ones of this thread's 32 weights of 64 places: bit 2 j + e for column 8 j + 2 t + e of row g; row g +
+ * 8 is 16 bits further. filled: rows and places of a granule fill 16 x 16 tiles of draws, so a call has all
+ * eight weights of 16 places. */
 static __device__ __forceinline__ uint32_t sm90_drawn(const struct attention_params &p,
                                                       const struct modify_query (&q)[2],
                                                       const int32_t (&place)[2], bool filled) {

@@ -2,11 +2,10 @@
  * Stage 2: softmax of every row of the scores, in place. A row is consecutive floats, whatever the
  * block.
  *
- * Memory is the limit. A row is loaded once, held in registers and stored once by a group of
- * threads: part of a warp, some warps of a thread block, or all thread blocks of a cluster. The
- * registers of groups are the loads in flight. A group has the threads that the mean row needs and
- * an eighth more. As many groups as are resident alternate over the rows. The tail of a wider row
- * is loaded twice.
+ * Memory is the limit. A row is loaded once, held in registers and stored once by a group of threads. A group
+ * is part of a warp, some warps of a thread block, or all thread blocks of a cluster. The registers of groups
+ * are the loads in flight. A group has the threads that the mean row needs and an eighth more. As many groups
+ * as are resident alternate over the rows. The tail of a wider row is loaded twice.
  *
  * Rows of about the same width that share sectors with their neighbours are taken in memory order.
  * Others are taken longest first, as items are ordered (docs/notes/staged.md, "Softmax").

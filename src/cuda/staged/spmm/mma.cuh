@@ -301,8 +301,8 @@ static __global__ void __launch_bounds__(spmm_mma_shape<M, N>::THREADS,
 
 /* ---- launching ---- */
 
-/* CTAs that share the keys of a unit, where units are too few for the device, which holds `blocks` on each
- * multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
+/* CTAs that share the keys of a unit, where units are too few for a device of `blocks` CTAs a multiprocessor
+ * (docs/notes/staged.md, "Tiles and clusters"). */
 static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
     const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
     const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;

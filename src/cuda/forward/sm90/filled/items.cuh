@@ -1,6 +1,6 @@
 /* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts
- * early reads both after the fill has ended: by ordinary loads, as what is said to stay need not be fetched
- * again. */
+ * early reads both after the fill has ended: by ordinary loads, since read-only ones may give what was there
+ * before. */
 #ifndef TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 #define TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 
@@ -101,9 +101,9 @@ static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_
     return __reduce_min_sync(WARP_ALL, whole);
 }
 
-/* A granule, and where TMA finds it: the page, or the batch where there are no pages, and the row; past all rows,
- * for which TMA fills zeros, where nothing of it is listed. Pages or batches that share their rows (a stride of 0)
- * are one in the map: 0. */
+/* A granule and its TMA coordinates: the page, or the batch without pages, and the row. Granules without a
+ * listed key lie past all rows, for which TMA fills zeros. Pages or batches that share their rows (a stride
+ * of 0) are one in the map: 0. */
 struct sm90_filled_place {
     struct fill_granule granule;
     int32_t page, row;

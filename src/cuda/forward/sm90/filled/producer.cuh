@@ -18,8 +18,8 @@ sm90_filled_hand(char *memory, uint32_t step, const struct fill_granule &granule
     }
 }
 
-/* Loads a step's tile of K or V, of the granules of lanes g, g + 1 ...: one TMA tile copy for a panel where
- * two granules of 64 keys are neighbours. */
+/* Loads a step's tile of K or V, the granules of lanes g, g + 1 ... Two neighbouring granules of 64 keys are
+ * one TMA tile copy for a panel. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
 sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
