@@ -44,8 +44,8 @@ static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename
         gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
 }
 
-/* Whether this warp gathers in the midst of its computation. One of a scheduler's two warps does, so that
- * one has products while the other has none. */
+/* Whether this warp gathers in the midst of its computation. One of a scheduler's two warps gathers then, so
+ * that one has products while the other has none. */
 template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
     return C::SHARE > 1 && !C::ROLES && threadIdx.x >= 128;
 }

@@ -90,9 +90,8 @@ static __device__ __forceinline__ void gradient_receive(uint32_t (&x)[TALL][4][2
         }
 }
 
-/* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most
- * registers are free. What a warp sent is overwritten in the next round, before which all warps wait
- * for one another. */
+/* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most registers
+ * are free. The next round overwrites a warp's message; before, all warps wait for one another. */
 template <class C, class work>
 static __device__ __forceinline__ void
 gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,

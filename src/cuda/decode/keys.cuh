@@ -98,8 +98,8 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
 
 /* ---- rows ---- */
 
-/* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Those of 8 bits are copied
- * behind the first half of these, until decode_widen. */
+/* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Rows of 8 bits are copied
+ * behind the first half, until decode_widen. */
 static __device__ __forceinline__ int decode_pieces(const struct decode_stored &of) {
     return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
 }

@@ -183,8 +183,8 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
     return before;
 }
 
-/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. Of few units a
- * warp knows all, and waits for no other. */
+/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. A warp
+ * knows all of few units, and waits for no other. */
 static __global__ void __launch_bounds__(FILL_THREADS)
     fill_items(const __grid_constant__ struct fill_params p) {
     const int64_t chunk = blockIdx.x * p.items_chunk;

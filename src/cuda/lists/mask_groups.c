@@ -88,7 +88,7 @@ static void columns_find(uint64_t *column, const struct group *group, int32_t w)
 
 /* ---- classes ---- */
 
-/* Classes of masks. Those from CLASS_ROWS on have one mask each. */
+/* Classes of masks. Classes from CLASS_ROWS on have one mask each. */
 enum {
     CLASS_OWN = MASK_ALL + 1,
     CLASS_ROWS,                            /* + the rows */

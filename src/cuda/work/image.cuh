@@ -6,7 +6,7 @@
 #include "work/item.cuh"
 
 /* Fetches a kernel's parameters before it waits, a word of each 64 bytes: constants looked up in turn each
- * come from L2. They go to `memory`, as loads that nobody uses are not made. */
+ * come from L2. The words go to `memory`: unused loads are not made. */
 template <class params>
 static __device__ __forceinline__ void early_fetch(const params &p, void *memory) {
     const uint32_t *const words = reinterpret_cast<const uint32_t *>(&p);

@@ -1,5 +1,5 @@
-/* Decode on Hopper: rows of 8 bits, by the producer. They are copied behind the first half of what they become, and
- * widened where they stand, a step later, by the warp that copied them:
+/* Decode on Hopper: rows of 8 bits, by the producer. A warp copies rows behind the first half of their widened
+ * place, and widens them there a step later:
  *
  *   panels of 64 columns, 512 dims and 64 of the second view
  *   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |

@@ -138,7 +138,7 @@ attention_store_partial(const struct attention_params &p, const struct granule_i
     }
 }
 
-/* Stores this warp's lse. Of four lanes that share rows, each stores one row or none. */
+/* Stores this warp's lse. Each of four lanes that share rows stores one row or none. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
@@ -203,8 +203,8 @@ static __device__ __forceinline__ void attention_finish(const struct attention_p
  *   step i       looked up       gathered        computed
  *   step i + 1                   looked up       gathered      ...
  *
- * An item without keys is one step in which nothing is listed. What masks and items' first steps ask for
- * is one branch of a round: most rounds have neither.
+ * An item without keys is one step in which nothing is listed. Masks and items' first steps are one branch of a
+ * round: most rounds have neither.
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS,

@@ -1,5 +1,5 @@
 /* Fused attention with mma.sync: steps of a thread block, and how a warp's rows of K and V come to shared
- * memory. What steps without masks need stands in registers. */
+ * memory. Values that steps without masks need stand in registers. */
 #ifndef TESSERA_CUDA_ATTENTION_STEPS_CUH
 #define TESSERA_CUDA_ATTENTION_STEPS_CUH
 

@@ -4,8 +4,8 @@
  *
  * Memory is the limit. A row is loaded once, held in registers and stored once by a group of threads. A group
  * is part of a warp, some warps of a thread block, or all thread blocks of a cluster. The registers of groups
- * are the loads in flight. A group has the threads that the mean row needs and an eighth more. As many groups
- * as are resident alternate over the rows. The tail of a wider row is loaded twice.
+ * are the loads in flight. A group has the threads that the mean row needs and an eighth more. Resident groups
+ * alternate over the rows. The tail of a wider row is loaded twice.
  *
  * Rows of about the same width that share sectors with their neighbours are taken in memory order.
  * Others are taken longest first, as items are ordered (docs/notes/staged.md, "Softmax").

@@ -56,8 +56,8 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     }
 }
 
-/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. What is broadcast by a
- * stride of 0 has one batch or head. */
+/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. Tensors broadcast by a
+ * stride of 0 have one batch or head. */
 static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
                                 CUtensorMapDataType type, const struct decode_params *p,
                                 const struct rows_view &view, int64_t d) {
