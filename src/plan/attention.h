@@ -23,8 +23,7 @@ struct attention_operands {
 };
 
 /* Statistics of each query that the pass over delta leaves for the passes after it, [batch * heads_q][n_q]
- * each. With P = exp2(s - base), s in base 2, the gradient of a score is P (left dP - delta), and dV gets
- * left P. */
+ * each. P = exp2(s - base), s in base 2: the gradient of a score is P (left dP - delta), and dV gets left P. */
 struct query_stats {
     float *base;  /* lse in base 2; +Inf where the query is empty */
     float *left;  /* share that the sink leaves, 1 without one */

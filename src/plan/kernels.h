@@ -274,7 +274,7 @@ struct kernel {
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
-/* Which of its heights this is; -1: none. */
+/* Index of a height among the kernel's; -1: none. */
 static inline int kernel_height(const struct kernel *kernel, int32_t rows) {
     for (int i = 0; kernel->rows[i]; i++)
         if (kernel->rows[i] == rows)

@@ -25,7 +25,7 @@ struct step {
     int64_t joint;  /* TESS_GRADIENT_... likewise, and written, where dQ joins the pass over keys */
     const char *what;
     const struct binding *bindings; /* NULL: its kernel is handed the operation's own operands */
-    size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
+    size_t d_qk, d_v;               /* dims of the problem, as places in struct problem */
     enum keeps keeps;
     int over_keys;
 };

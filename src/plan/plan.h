@@ -36,7 +36,7 @@ struct work {
 /* One step of a run: a kernel, what it reads and writes, and the work that it walks. */
 struct pass {
     tess_stage stage;
-    const char *what; /* which product it is, where a plan has several of the stage; or NULL */
+    const char *what; /* name of its product, where a plan has several of the stage; or NULL */
     struct problem problem;         /* the plan's, with the dims of the operands */
     const struct binding *bindings; /* operation.h; NULL: the operation's own operands */
     const struct kernel *kernel;

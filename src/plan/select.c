@@ -1,4 +1,4 @@
-/* Which kernels compute a plan, and in which query tiles: by what they refuse and what they cost. */
+/* Kernels of a plan and its query tiles, by refusals and costs. */
 #include "plan/select.h"
 
 #include "base/status.h"
@@ -144,7 +144,7 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
     return NULL;
 }
 
-/* The end of a message: who takes head sizes that no kernel of a pass does. */
+/* The end of a message: the call or pipeline for head sizes that no kernel of a pass takes. */
 static const char *way_out(const struct premises *p, enum distance distance) {
     const struct problem *problem = p->problem;
     if (distance != OTHER_DIMS || !caches_plain(problem) || problem->rope_dims ||

@@ -1,4 +1,4 @@
-/* Which kernels compute a problem, and in which tiles: candidates, by value. Costs are seconds of one worker. */
+/* Kernels of a problem and their tiles: candidates, by value. Costs are seconds of one worker. */
 #ifndef TESSERA_SELECT_H
 #define TESSERA_SELECT_H
 

@@ -30,7 +30,7 @@ template <class T> static constexpr bool type_is_f16(T) {
     return false;
 }
 
-/* Which gradients a kernel over keys computes: both, or one where registers hold no more sums. */
+/* Gradients that a kernel over keys computes: both, or one where registers hold no more sums. */
 enum { GRADIENT_FIRST = 1, GRADIENT_SECOND = 2, GRADIENT_BOTH = 3 };
 
 #define GRADIENT_ROWS_MAX 128 /* rows of a tile */
@@ -118,7 +118,7 @@ template <class C> static __device__ __forceinline__ int gradient_first_row(void
     return (int)threadIdx.x / (32 * C::SHARE) * C::R;
 }
 
-/* Which warp of its pair this is. */
+/* Number of this warp in its pair. */
 template <class C> static __device__ __forceinline__ int gradient_side(void) {
     return (int)threadIdx.x / 32 % C::SHARE;
 }

@@ -18,8 +18,8 @@
 #include "backward/store.cuh"
 #include "device/launch.cuh"
 
-/* Waits for the stage of round n. Answers whether some of its queries were empty, which are zeros there
- * then, and listed by nobody. */
+/* Waits for the stage of round n. Answers whether some of its queries were empty, which are then zeros and
+ * listed nowhere. */
 template <class C>
 static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
                                                      int n) {

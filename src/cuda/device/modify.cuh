@@ -108,7 +108,7 @@ static __device__ __forceinline__ uint4 modify_words(const struct modify_query &
     return modify_philox<UNROLLED>(j / 16, q.i / 16, q.head, q.i % 8 * 4 + j % 8 / 2, seed);
 }
 
-/* Which of the eight. */
+/* Number among the eight. */
 static __device__ __forceinline__ uint32_t modify_word(const struct modify_query &q, uint32_t j) {
     return q.i / 8 % 2 * 4 + j / 8 % 2 * 2 + j % 2;
 }

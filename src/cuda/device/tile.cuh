@@ -75,8 +75,8 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
  * from the rounded maximum by less than 2^-10. */
 #define ATTENTION_FAR 0x1p14f
 
-/* Which groups of 8 keys are computed together. ALL: groups 0, 1, ...; the struct is not read. Else
- * the j-th group is nibble j of `at`, and the first n count. */
+/* Groups of 8 keys that are computed together. ALL: groups 0, 1, ...; the struct is not read. Else the j-th
+ * group is nibble j of `at`, and the first n count. */
 struct attention_groups {
     uint32_t at;
     int n;

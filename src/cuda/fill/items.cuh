@@ -154,7 +154,7 @@ static __device__ __forceinline__ int units_few(const struct fill_params *p) {
 static __device__ __forceinline__ uint64_t items_write(const struct fill_params *p,
                                                        const struct team *team, uint32_t begin,
                                                        uint32_t end, int64_t keys, int64_t total) {
-    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* who sums */
+    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* threads that sum */
     const int64_t share = fill_share(&p->splits, total + p->units * p->splits.item);
     unsigned long long *sums =
         fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)of.thread); /* its own */

@@ -6,8 +6,8 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 
-/* Place of a step: its key, -1 for none, its row of K and V, and the first and last row of the tile that
- * list it. Row r is row r % 2^shift of page r / 2^shift. */
+/* Place of a step: its key, -1 for none, its row of K and V, and the first and last tile row that list it.
+ * Row r is row r % 2^shift of page r / 2^shift. */
 struct decode_place {
     int32_t key, row;
     int16_t first, last;

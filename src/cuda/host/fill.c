@@ -57,8 +57,8 @@ static int64_t rows_shared(const struct fill_params *p) {
     return (int64_t)(FILL_SUMS * sizeof(uint64_t)) + max_i64(teams, items);
 }
 
-/* Who takes the block rows, and what they have of shared memory. Where many rows have long bitmaps, few
- * teams find room at once, and are large. */
+/* Teams for the block rows, and their shared memory. Where many rows have long bitmaps, few teams find room
+ * at once, and are large. */
 static void rows_divide(struct fill_params *p, const tess_target *target) {
     const struct fill_shape *s = &p->shape;
     const int64_t rows = s->batches * s->heads * s->rows, words = chunks(s->cols, 32);

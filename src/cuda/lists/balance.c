@@ -79,9 +79,9 @@ static void sets_make(struct sets *sets, const uint8_t *set, int64_t n, int64_t 
                 sets->some[sets->n_some++] = s;
 }
 
-/* Which of `some` the step gets next, for `room` granules. At first granules of the fewest warps, which
- * leave most choice for the others. Then granules by which the squares of what each warp has more than
- * its share, summed over the warps of a set, grow least. */
+/* Index in `some` of the step's next set, for `room` granules. At first granules of the fewest warps, which
+ * leave most choice for the others. Then granules by which the squares of what each warp has more than its
+ * share, summed over the warps of a set, grow least. */
 static int32_t set_choose(const struct sets *sets, const struct fill *fill, int64_t room) {
     int64_t grows[2][HALF_SETS] = {{0}}, least = INT64_MAX;
     int32_t best = 0;

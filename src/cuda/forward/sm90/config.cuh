@@ -1,8 +1,8 @@
 /*
- * Fused attention for 16-bit types on Hopper: a persistent, warp-specialised kernel. One CTA of
- * three warpgroups on each multiprocessor goes through the items that the plan assigned to it.
- * Warpgroup 0 is the producer; warpgroups 1 and 2 are consumers of 64 rows each. A query tile has M
- * = 128 rows, a step N = 128 keys; or N = 64 where O takes the registers of over 128 dims:
+ * Fused attention for 16-bit types on Hopper: a persistent, warp-specialised kernel. One CTA of three
+ * warpgroups on each multiprocessor goes through the items that the plan assigned to it. Warpgroup 0 is the
+ * producer; warpgroups 1 and 2 are consumers of 64 rows each. A query tile has M = 128 rows. A step has N = 128
+ * keys, or 64 where O takes the registers of over 128 dims:
  *
  *   S [M, N]   = Q [M, D_QK] K [N, D_QK]^T      WGMMA, 64 rows a consumer
  *   P [M, N]   = exp2(scale S - row max)        online softmax, in registers

@@ -1,6 +1,6 @@
 /*
  * Stage 1, SDDMM, where block rows have one query and few keys. A warp computes one row, 32 columns at a time;
- * or two rows of 16 columns, where one wave of warps would not hold all rows.
+ * or two rows of 16 columns, where one wave would not hold all rows.
  *
  * Loads from L2 are the limit, and loads in sequence: block row, block columns, keys. Where one
  * wave holds all rows, those of a multiprocessor are neighbours, in one thread block of up to 32

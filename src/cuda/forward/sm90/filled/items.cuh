@@ -20,7 +20,7 @@ static __device__ __forceinline__ int sm90_filled_each(const struct decode_param
     return __ffs(p.block_kv) - 1 - p.run.granule_bits;
 }
 
-/* Which granules of its tile an item has. */
+/* Granules of its tile that an item has. */
 static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &item,
                                                        const struct decode_params &p,
                                                        const struct work_item &w, int64_t T) {
@@ -109,8 +109,7 @@ struct sm90_filled_place {
     int32_t page, row;
 };
 
-/* Granule `at` of an item's tile; of a page that there is not, no key is listed. apart: pages, or batches, share no
- * rows. */
+/* Granule `at` of an item's tile; missing pages list no key. apart: pages, or batches, share no rows. */
 static __device__ __forceinline__ struct sm90_filled_place
 sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
                  bool apart) {
