@@ -20,7 +20,6 @@ const char *check_given(tess_tensor *out, const tess_tensor *given);
 /* Keys or values as given, which may have 8 bits. */
 const char *check_stored(tess_tensor *out, const tess_tensor *given);
 
-/* Rules of a tensor. */
 struct tensor_rule {
     const char *name; /* name of the argument */
     tess_type type;

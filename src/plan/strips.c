@@ -53,7 +53,6 @@ static double head_cost(const struct cutting *c, int64_t head) {
     return cost;
 }
 
-/* A strip of tiles first ... end - 1. */
 static struct strip strip_of(const struct cutting *c, int64_t head, int64_t first, int64_t end) {
     struct span s = {0, 0};
     for (int64_t h = head * c->group; h < (head + 1) * c->group; h++)

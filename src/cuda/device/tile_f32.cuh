@@ -183,7 +183,6 @@ attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
         fragment_mma_tf32(part, a[n].high, b[n].high);
 }
 
-/* sum += A B */
 template <bool ALL>
 static __device__ __forceinline__ void
 attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2],

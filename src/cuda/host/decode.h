@@ -47,10 +47,10 @@ struct decode_params {
     struct decode_stored k, v;
     struct rows_view q_rest; /* second view of q */
     int32_t d_first; /* dims of first views of q and k: d_qk where there are no second ones */
-    bool o_f32;      /* o is f32 */
-    bool v_in_k;     /* v is the first dims of k: it may be fetched with it */
-    bool v_late;     /* v has one scale, of the tensor or head, by which o is multiplied */
-    bool stored;     /* K or V has 8 bits */
+    bool o_f32;
+    bool v_in_k; /* v is the first dims of k: it may be fetched with it */
+    bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
+    bool stored; /* K or V has 8 bits */
     int32_t multiprocessors;
     int32_t packs; /* packed heads of all batches */
 };

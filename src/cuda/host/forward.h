@@ -38,8 +38,8 @@ struct attention_params {
     int64_t n_items, n_combines; /* at most: what grids are sized by */
     int32_t granule_bits;        /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
-    int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
-    int64_t slot_floats; /* floats of a slot */
+    int32_t tile_heads; /* query heads packed into a tile (GQA packing), tile_rows rows each */
+    int64_t slot_floats;
     int32_t workers;
     bool thin; /* struct prepared's */
     bool tma;  /* the plan has K and V copied by TMA */
@@ -51,7 +51,7 @@ struct attention_params {
      * negative where the scale is, so that maxima stay maxima. */
     float q_scale, score_scale;
     struct modify_params modify;
-    const struct image_header *header; /* header of the image */
+    const struct image_header *header;
 };
 
 /* CTAs of a tensor-core kernel on a multiprocessor, for heads of up to `head` dims and tiles of `rows` rows.

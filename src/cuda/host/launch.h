@@ -67,7 +67,6 @@ cudaError_t cuda_sddmm_modify(const struct staged_params *p, cudaStream_t stream
 /* Whether the current device is the target's, where images lie and kernels run; -1 is any. */
 tess_status device_is_current(const tess_target *target, const char *function, tess_error *error);
 
-/* A CUDA error as a status. */
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call);
 

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP 8           /* places that a warp computes or passes over together */
-#define WARPS 8           /* at most */
-#define SETS (1 << WARPS) /* sets of warps */
+#define GROUP 8 /* places that a warp computes or passes over together */
+#define WARPS 8 /* at most */
+#define SETS (1 << WARPS)
 #define HALF_SETS (1 << WARPS / 2)
 #define ROWS_MAX 256 /* rows of a tile */
 

@@ -226,7 +226,7 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
 struct unassigned {
     int64_t n, *ptr;
     struct granule_item *pieces;
-    int32_t *worker; /* worker of each */
+    int32_t *worker;
 };
 
 /* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do

@@ -144,7 +144,6 @@ static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK /
     wgmma_commit();
 }
 
-/* sum += part, part = 0. */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,

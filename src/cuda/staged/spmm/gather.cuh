@@ -35,7 +35,6 @@ template <class T, int TILES> static __host__ __device__ constexpr int spmm_piec
     return TILES == 1 && sizeof(T) == 4 ? 2 : 1;
 }
 
-/* Dims of a warp. */
 template <class T, int TILES> static __host__ __device__ constexpr int spmm_warp_dims(void) {
     return spmm_pieces<T, TILES>() * 8 * words_elements<T>();
 }
