@@ -60,9 +60,8 @@ struct schedule_rules {
 };
 
 /*
- * Schedules tiles with `keys[list * tiles + t]` keys each (tiles per list), for batch * heads_q heads. Head (b,
- * h) reads list list_of[b * heads_q + h]. Allocates *out; schedule_free releases it whether or not scheduling
- * succeeded.
+ * Schedules tiles with `keys[list * tiles + t]` keys each (tiles per list), for batch * heads_q heads. Head (b, h)
+ * reads list list_of[b * heads_q + h]. Allocates *out; schedule_free releases it whether or not scheduling succeeded.
  */
 tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t tiles,
                           const int64_t *list_of, int64_t batch_heads,

@@ -1,6 +1,5 @@
 /*
- * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D]. W is P or dS as a warp holds scores
- * (device/tile.cuh).
+ * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D]. W is P or dS as a warp holds scores (tile.cuh).
  *
  *   bf16   W is rounded to bf16, whose exponents are those of f32
  *   f16    W is rounded to TF32, which has the digits of f16 and the exponents of f32: weights of a key

@@ -104,9 +104,8 @@ static __device__ __forceinline__ int decode_pieces(const struct decode_stored &
     return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
 }
 
-/* Copies this warp's share of KEYS rows into a panel with rows ROW bytes apart: an instruction copies 128
- * bytes of four rows. Zeros where there is no key, and past a row's end unless REST: decode_copy_rest
- * follows. */
+/* Copies this warp's share of KEYS rows into a panel with rows ROW bytes apart: an instruction copies 128 bytes of
+ * four rows. Zeros where there is no key, and past a row's end unless REST (decode_copy_rest). */
 template <int KEYS, int WARPS, int ROW, bool REST>
 static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
                                                    const struct decode_stored &of, int32_t shift,

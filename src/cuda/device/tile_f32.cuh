@@ -1,6 +1,6 @@
 /*
- * A warp's tile of f32 with mma.sync: tile.cuh with three TF32 MMAs for one (fragment.cuh). Panels hold f32; each warp splits the fragments that it loads. With g =
- * lane / 4, t = lane % 4:
+ * A warp's tile of f32 with mma.sync: tile.cuh with three TF32 MMAs for one (fragment.cuh). Panels hold f32; each
+ * warp splits its fragments. With g = lane / 4, t = lane % 4:
  *
  *   Q K^T   A: rows g, g + 8 of Q              B: key g; of 8 dims, dims t and t + 4
  *   P V     A: P of keys 2t, 2t + 1, as in S   B: dim g of those keys

@@ -14,8 +14,7 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
- * planning. */
+/* cuda_NAME; fused ones also have cuda_NAME_shared: shared bytes of a CTA, which the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);

@@ -1,8 +1,7 @@
 /*
- * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128
- * dims of a row, and the parts in their order. Filled images whose rows a GPU's multiprocessors hold at once
- * have 8 warps a row, which deal its parts. Sums are added in the order of warps. A unit of its own, for all
- * kernels.
+ * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128 dims of
+ * a row, and the parts in their order. Filled images whose rows a GPU's multiprocessors hold at once have 8 warps a
+ * row, which deal its parts. Sums are added in the order of warps. A unit of its own, for all kernels.
  */
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH

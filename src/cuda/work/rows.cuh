@@ -25,8 +25,7 @@ filled_head_rows_here(const struct decode_layout &of, const struct filled_tile &
     return of.data + batch * of.batch + tile.head_kv * of.head;
 }
 
-/* Row of a place, in a head whose rows begin at `first`; of none, the first one. Not paged, all are of page
- * 0. */
+/* Row of a place, in a head whose rows begin at `first`; of none, the first one. Not paged, all are of page 0. */
 static __device__ __forceinline__ const char *
 filled_row_at(const char *first, const struct decode_layout &of, int32_t shift, int32_t row) {
     row = row < 0 ? 0 : row;

@@ -62,8 +62,7 @@ static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::SPAN * s
     wgmma_fence_operand(s);
 }
 
-/* Scores of keys with scales, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have
- * none. */
+/* Scores of keys with scales, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have none. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,

@@ -5,8 +5,7 @@
 
 #include "forward/sm80/warp_step.cuh"
 
-/* Flags of a step: some granule has a mask or is missing; an item begins; rows are not copied 16 bytes at a
- * time. */
+/* Flags of a step: some granule has a mask or is missing; an item begins; rows are copied by elements. */
 enum : uint32_t { STEP_MASKED = 1, STEP_FIRST = 2, STEP_ELEMENTS = 4 };
 
 /* A step of a thread block's work: of its job-th item, from granule `at` on. Job -1, and one past the

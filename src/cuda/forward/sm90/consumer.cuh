@@ -122,9 +122,8 @@ static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
         barrier_arrive_remote(there + shape::S_EMPTY);
 }
 
-/* Sums S [64, KEYS] over consumers and CTAs that divide dims. Each consumer adds up one half and passes it
- * on, all in the memory of O. A thread writes only where it has read last, so no barrier has to free the
- * buffer. */
+/* Sums S [64, KEYS] over consumers and CTAs that divide dims. Each consumer adds up one half and passes it on, all
+ * in the memory of O. A thread writes only where it has read last, so no barrier frees the buffer. */
 template <class shape>
 static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCORES],
                                                           const sm90_cursor &cursor) {

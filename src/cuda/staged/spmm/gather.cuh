@@ -1,8 +1,7 @@
 /*
- * Stage 3, SpMM: O = P V. f32 at every height of block rows; 16-bit types where a block row has at most 8
- * queries. A key that no row of a unit lists is not loaded, whatever it holds. Sums over 16 keys leave the
- * tensor cores and are added up for a chunk. Chunks are then added to the result, which keeps long rows
- * accurate.
+ * Stage 3, SpMM: O = P V. f32 at every height of block rows; 16-bit types where a block row has at most 8 queries. A
+ * key that no row of a unit lists is not loaded, whatever it holds. Sums over 16 keys leave the tensor cores and are
+ * added up for a chunk. Chunks are then added to the result, which keeps long rows accurate.
  *
  *   O^T [dims, 8 TILES] += V [16, dims]^T P [8 TILES, 16]^T      a warp, mma.sync
  *

@@ -1,6 +1,5 @@
-/* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts
- * early reads both after the fill has ended: by ordinary loads, since read-only ones may give what was there
- * before. */
+/* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts early
+ * reads both after the fill has ended: by ordinary loads, since read-only ones may give what was there before. */
 #ifndef TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 #define TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 
