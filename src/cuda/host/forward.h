@@ -47,8 +47,8 @@ struct attention_params {
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
     bool copied;       /* rows of q, k and v can be copied 16 bytes at a time */
-    /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
-     * negative where the scale is, so that maxima stay maxima. */
+    /* Factors of the scale times log2(e). q_scale is a power of two (cuda_scale_power), negative where the scale
+     * is, so that maxima stay maxima. */
     float q_scale, score_scale;
     struct modify_params modify;
     const struct image_header *header;

@@ -32,7 +32,7 @@ extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
 size_t cuda_image_size(const struct kernel_args *args);
-/* Its header, all arrays of which are full; and its arrays, where the image lies at `image`. Answers how
+/* An image's header, all arrays of which are full; and its arrays, where the image lies at `image`. Answers how
  * many. */
 void cuda_image_header(const struct kernel_args *args, void *header);
 size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,

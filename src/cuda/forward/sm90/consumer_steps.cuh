@@ -214,9 +214,9 @@ static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shap
 }
 
 /*
- * The step at `cursor`, whose Q K^T has been issued: softmax, with P V of the step before in flight,
- * which adds to `o` if `add`. FIRST: first step of its item; the item before is done, and its O is
- * stored before the next P V. MASKED: the step may have masks.
+ * The step at `cursor`, whose Q K^T has been issued: softmax. P V of the step before is in flight, and adds to `o` if
+ * `add`. FIRST: first step of its item; the item before is done, and its O is stored before the next P V. MASKED: the
+ * step may have masks.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
 static __device__ __forceinline__ void
