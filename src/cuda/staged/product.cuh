@@ -13,8 +13,8 @@
  *
  *   places [STEP] ─► scores [STEP, M] ─► x [STEP, DIMS] ─► mma.sync
  *
- * Rows of x without a score but 0 are not loaded, whatever they hold: no row of the unit lists them, or their queries
- * are empty.
+ * Rows of x whose scores are 0 are not loaded, whatever they hold: no row of the unit lists them, or they are empty
+ * queries.
  */
 #ifndef TESSERA_CUDA_STAGED_PRODUCT_CUH
 #define TESSERA_CUDA_STAGED_PRODUCT_CUH
