@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* So many items for each worker, at the end, are assigned longest first whatever stands in between. */
+/* Last items of each worker, which are assigned longest first whatever stands in between. */
 #define ASSIGN_LAST_ITEMS 4
 
 static int costlier(const void *a, const void *b) {

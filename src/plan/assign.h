@@ -16,7 +16,7 @@ struct assign_item {
  */
 void assign_sort(struct assign_item *items, int64_t n, int32_t workers);
 
-/* What each worker has been assigned so far. */
+/* A worker's assignment so far. */
 struct assignment {
     int32_t workers;
     struct assign_worker *heap; /* whoever is free first on top */

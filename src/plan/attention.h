@@ -1,4 +1,4 @@
-/* What kernels of attention, of its gradient and of the staged pipeline are handed: their operands. */
+/* Operands of kernels of attention, of its gradient and of the staged pipeline. */
 #ifndef TESSERA_ATTENTION_H
 #define TESSERA_ATTENTION_H
 
@@ -22,9 +22,8 @@ struct attention_operands {
     float *scores; /* staged */
 };
 
-/* What the pass over delta leaves of each query for the passes after it, [batch * heads_q][n_q] each.
- * With P = exp2(s - base), s in base 2, the gradient of a score is P (left dP - delta), and dV gets
- * left P. */
+/* Statistics of each query that the pass over delta leaves for the passes after it, [batch * heads_q][n_q]
+ * each. P = exp2(s - base), s in base 2: the gradient of a score is P (left dP - delta), and dV gets left P. */
 struct query_stats {
     float *base;  /* lse in base 2; +Inf where the query is empty */
     float *left;  /* share that the sink leaves, 1 without one */

@@ -8,7 +8,7 @@
 /* A pass by a kernel, as it might be run. */
 struct trial {
     const struct kernel *kernel;
-    const struct problem *problem; /* of the pass */
+    const struct problem *problem; /* problem of the pass */
     const tess_target *target;
     int over_keys; /* its tiles are those of the transposed pattern */
     int joint;     /* over keys: it writes dQ as well */
@@ -18,7 +18,7 @@ struct trial {
     /* A pass over lists: rows of a tile, of each of tile_heads heads, and what lists then are. */
     int32_t rows, tile_heads;
     const struct lists_sums *sums;
-    const struct bcsr *tiles; /* of a pass over the pattern's tiles */
+    const struct bcsr *tiles; /* tiles of a pass over the pattern */
 };
 
 /* Dims of a key that are multiplied by a row's, over all products. */

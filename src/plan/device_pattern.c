@@ -12,7 +12,7 @@
 /* Entries of all lists: so many that no sum of theirs overflows. */
 #define ENTRIES_MOST (INT64_C(1) << 48)
 
-/* What an array is, and of which forms. */
+/* Arrays, and the forms that have them. */
 struct form_array {
     const char *name;
     size_t alignment;

@@ -1,13 +1,13 @@
 /*
- * Which form a fused backward has: dQ in a pass of its own, which computes scores anew (seven products), or in
- * the pass over keys (five), whose strips have sums of their own. Gradients that are wanted beside dQ, and
+ * Forms of a fused backward: dQ in a pass of its own, which computes scores anew (seven products), or in the
+ * pass over keys (five). Strips of the latter have sums of their own. Gradients that are wanted beside dQ, and
  * threads, have no say: the bits of dQ depend on neither.
  */
 #include "plan/select.h"
 
 #include "base/status.h"
 
-/* That forms are compared with. */
+/* Gradients that forms are compared with. */
 #define JOINT_GRADIENTS (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V)
 
 /* Bytes of sums at most, where the problem names no spill_size; and of a float with what rounding cut off. */

@@ -6,9 +6,9 @@
  *   T query tile over all lists   M rows of a query tile   r row in a tile   c column in a tile
  *   S scores   P weights   O output   m running maximum   l running sum (both in base 2)
  *
- * A kernel is a row of its backend's table: a name, the stage it computes, its family, which says what it
- * refuses and costs, how much workspace it takes, and the function. The plan picks from the table; tests
- * and `tessera verify` find new kernels by walking it. To add one: write it, add its row.
+ * A kernel is a row of its backend's table: name, stage, family (which says what it refuses and costs),
+ * workspace and function. The plan picks from the table; tests and `tessera verify` find new kernels by walking
+ * it. To add one: write it, add its row.
  */
 #ifndef TESSERA_KERNELS_H
 #define TESSERA_KERNELS_H
@@ -26,7 +26,7 @@
 struct modifiers {
     double softcap;
     int32_t alibi, sink, seed, key_positions; /* a run is given them */
-    int32_t dropped;                          /* of 65536 words: dropout */
+    int32_t dropped;                          /* draws that drop, of 65536 */
     int64_t first_head;                       /* batch_offset * heads + head_offset, of the whole */
     int64_t heads; /* query heads of the whole: from a batch to the next */
     int64_t first_query, first_key;
@@ -66,7 +66,7 @@ struct problem {
     tess_type type, o_type;
     int64_t batch, heads_q, heads_kv;
     int64_t n_q, n_kv, d_qk, d_v;
-    int64_t rope_dims; /* of d_qk the last, which q_rope and k_rope hold; 0: q and k hold all */
+    int64_t rope_dims; /* last dims of d_qk, which q_rope and k_rope hold; 0: q and k hold all */
     double scale;
     int64_t alignment;
     int32_t threads;
@@ -76,7 +76,7 @@ struct problem {
     int32_t strict;      /* reserved: a fill refuses lists with a fault */
     struct modifiers modifiers;
     struct caches caches;
-    struct block_rows block_rows; /* what planning adds, for kernels of the stages */
+    struct block_rows block_rows; /* planning's, for kernels of the stages */
 };
 
 static inline int type_is_8bit(tess_type type) {
@@ -106,7 +106,7 @@ static inline int caches_plain(const struct problem *p) {
 
 struct kernel;
 
-/* What a backend makes of a plan's packed lists for its kernels: known to the backend alone. */
+/* Lists of a plan as its backend's kernels walk them: known to the backend alone. */
 struct prepared;
 
 /* A tensor whose sizes the problem knows: element (b, h, n, d) is at
@@ -122,10 +122,10 @@ struct view {
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
- * A kernel of a device walks this: `lists` of its work has its arrays there too (but tile_row,
- * which is NULL: fill_tile_query says the same), `lengths` too, and `schedule` is NULL in a run. Counts
- * stand in the header, which the kernel reads when it begins; its grid is sized by the capacity. Where
- * the header is not of this plan (fill_is_of), the kernel makes o and lse NaN.
+ * A kernel of a device walks this. `lists` and `lengths` of its work lie there too, but for tile_row, which is
+ * NULL (fill_tile_query says the same); `schedule` is NULL in a run. Counts stand in the header, which the
+ * kernel reads when it begins; its grid is sized by the capacity. Where the header is not of this plan
+ * (fill_is_of), the kernel makes o and lse NaN.
  */
 struct filled_image {
     const struct fill_header *header; /* fill_rules.h: items, combines and slots of today */
@@ -134,20 +134,19 @@ struct filled_image {
     uint64_t layout;                               /* the header's, of this plan */
     int64_t most_items, most_combines, most_slots; /* capacities */
     int64_t units;              /* query tiles of all heads, heads packed in one once */
-    int64_t block_q, row_tiles; /* of a block row: queries, and query tiles that it has */
+    int64_t block_q, row_tiles; /* queries of a block row, and query tiles that it has */
     int64_t block_kv;           /* keys of a block */
     int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
 };
 
 /*
- * What a kernel walks. A fused kernel finds lists, and what its backend prepared of them; a schedule's
+ * Work that a kernel walks. A fused kernel finds lists, and what its backend prepared of them; a schedule's
  * tiles are query tiles. A staged kernel finds bcsr and scores; a schedule's tiles are block rows. A staged
  * kernel decides which keys to read for at most 256 rows at a time (docs/semantics.md, "Unlisted keys").
  *
- * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key
- * tiles, or block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv, and
- * its list the concatenation of those of the group's query heads, ascending, each found by list_of.
- * Every key tile has an item.
+ * Passes over keys (GRADIENT_KEYS, SPMM_TRANSPOSED) walk the transposed pattern. Their tiles are key tiles, or
+ * block columns; lists name queries. `batch_head` of an item is b * heads_kv + h_kv. Its list concatenates
+ * those of the group's query heads, ascending, each found by list_of. Every key tile has an item.
  */
 struct kernel_work {
     const struct bcsr *bcsr;
@@ -161,18 +160,18 @@ struct kernel_work {
         tile_heads; /* query heads packed in a tile; `batch_head`s of the schedule count these */
     const int64_t *list_of;            /* [batch * heads_q]: the list that each head reads */
     const int64_t *scores_offset;      /* [batch * heads_q]: staged, first score of each head */
-    const struct filled_image *filled; /* of a reserved plan; else NULL */
+    const struct filled_image *filled; /* a reserved plan's; else NULL */
     const int32_t *lengths; /* [batch]: keys there are today, of filled lists; NULL: n_kv */
     double seconds;         /* predicted of the whole run; CPU: of one thread */
 };
 
 /*
- * What a kernel is handed. Its operands are a struct of its operation (attention.h), or of the stages, which
- * operations share: a pass binds what it reads and writes to the stage's q, k, v, o and scores, and its problem
- * has the dims, the scale and the modifiers of the pass (pass.c).
+ * Arguments of a kernel. Operands are a struct of the operation (attention.h), or of the stages, which
+ * operations share. A pass binds what it reads and writes to the stage's q, k, v, o and scores. Dims, scale and
+ * modifiers of `problem` are the pass's (pass.c).
  */
 struct kernel_args {
-    const char *function; /* that the caller called, for errors */
+    const char *function; /* the caller's, for errors */
     const struct kernel *kernel;
     const struct problem *problem;
     const tess_target *target;
@@ -188,19 +187,19 @@ struct kernel_args {
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
-    /* One row times one key times one dim, computed: of d_qk + d_v; of the backward's products, 2 d_qk
-     * + d_v for dQ and as many for each of dK and dV as they take (struct family, dims). */
+    /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
+     * d_v for dQ, and for dK and dV as many as each takes (struct family, dims). */
     double key_row_dim;
     double key_dim;     /* one key times one dim: fetching it */
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
-    double far_dim;     /* the same where a head's keys and values take more than near_size bytes */
+    double far_dim;     /* more where a head's keys and values take over near_size bytes */
     double near_size;
-    double copied_dim;  /* the same where blocks are not whole eighths of KERNEL_TILE_KEYS */
+    double copied_dim;  /* more where blocks are not whole eighths of KERNEL_TILE_KEYS */
     double masked_key;  /* one row mask applied, per row */
-    double masked_wide; /* the same where blocks are whole KERNEL_TILE_KEYS; 0: as much */
+    double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
     double score;       /* staged: one score between the stages, written or read */
-    /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a
-     * listed pair; one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
+    /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
+     * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
     double launch;  /* from the call until all workers are at work, once */
     double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
@@ -210,14 +209,14 @@ struct kernel_cost {
 };
 
 /* Lists that a kernel walks. */
-enum { LISTS_PACKED = 1 /* with the plan */, LISTS_FILLED = 2 /* kernel_args.filled */ };
+enum { LISTS_PACKED = 1 /* with the plan */, LISTS_FILLED = 2 /* kernel_work.filled */ };
 
-/* How a tile of fewer than packed_rows rows is made fuller: by rows of query heads that share their list, keys
- * and values (GQA packing). */
+/* Packing of tiles of fewer than packed_rows rows: rows of query heads that share their list, keys and
+ * values (GQA packing). */
 enum packing {
-    PACK_POWERS, /* of 2, 4 ... heads, as many as fit */
+    PACK_POWERS, /* 2, 4 ... heads, as many as fit */
     PACK_FULL,   /* likewise; and none is weighed that stays short, where its block has more rows */
-    PACK_ANY,    /* of any number of heads */
+    PACK_ANY,    /* any number of heads */
     PACK_EXACT   /* to exactly packed_rows, or the kernel does not take that height */
 };
 
@@ -235,7 +234,7 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
-    /* Whether of this problem it can compute listed pairs alone. NULL: never. */
+    /* Whether it can compute listed pairs alone for this problem. NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
      * NULL: 1. */
@@ -245,9 +244,9 @@ struct family {
     int lists; /* LISTS_... that it walks */
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
-    int32_t joint_rows;  /* of a key tile at least with which it writes dQ as well; 0: never */
-    int64_t part_keys;   /* of a part at least, where the caller names none; 0: the problem's */
-    double parts_rate;   /* bytes of partial results, written or read in a second; 0: not known */
+    int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
+    int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
+    double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
     /* 1: the plan weighs a kernel against those after it, up to and including the first unmarked one that
      * does not refuse. 0: the plan takes it. */
     int weighed;
@@ -261,7 +260,7 @@ struct kernel {
     /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
     const int32_t *rows;
     const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */
-    const void *own;       /* what the backend alone has to know of it */
+    const void *own;       /* facts for the backend alone */
     /* NULL if this machine can run it, else why not. Planning does not ask: a plan may be for
      * another machine. */
     const char *(*unusable)(void);
@@ -275,7 +274,7 @@ struct kernel {
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
 
-/* Which of its heights this is; -1: none. */
+/* Index of a height among the kernel's; -1: none. */
 static inline int kernel_height(const struct kernel *kernel, int32_t rows) {
     for (int i = 0; kernel->rows[i]; i++)
         if (kernel->rows[i] == rows)
@@ -283,11 +282,11 @@ static inline int kernel_height(const struct kernel *kernel, int32_t rows) {
     return -1;
 }
 
-/* What a fill is handed, checked: what it reads, and the places of what it writes. The image and the
- * pattern's arrays lie in the target's memory. Items are in the order of their units, unit u being query
- * tile u % tiles of packed heads u / tiles. */
+/* Arguments of a fill, checked: what it reads, and the places of what it writes. The image and the pattern's
+ * arrays lie in the target's memory. Items are in the order of their units, unit u being query tile u %
+ * tiles of packed heads u / tiles. */
 struct fill_job {
-    const char *function; /* that the caller called, for errors */
+    const char *function; /* the caller's, for errors */
     const tess_target *target;
     const struct fill_shape *shape;
     const struct fill_splits *splits;
@@ -296,7 +295,7 @@ struct fill_job {
     struct fill_arrays arrays;
     struct work_item *items;
     struct combine_item *combines;
-    void *scratch; /* of fill_scratch bytes */
+    void *scratch; /* bytes: fill_services.scratch */
     uint64_t layout;
     int64_t units;
     int64_t list_heads; /* query heads that read a list */
@@ -305,7 +304,7 @@ struct fill_job {
     tess_stream stream;
 };
 
-/* What tess_merge hands on, checked. */
+/* Arguments of tess_merge, checked. */
 struct merge_args {
     int64_t parts;
     const tess_tensor *const *o, *const *lse; /* [parts] */
@@ -337,8 +336,8 @@ struct prepare_services {
 };
 
 /* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
- * from what the plan knows. Its header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
- * to the device may read it after the call that began it. All NULL: kernels read the plan itself. */
+ * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
+ * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
     size_t (*size)(const struct kernel_args *args);
     void (*header)(const struct kernel_args *args, void *header);
@@ -348,8 +347,7 @@ struct image_services {
 
 /* Images of reserved plans. */
 struct fill_services {
-    int64_t (*workers)(
-        const tess_target *target); /* that splits are made for, as the target says */
+    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     size_t (*scratch)(
         const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
     /* Fills an image, in the order of the stream: without waiting or allocating. */
@@ -366,8 +364,8 @@ struct backend {
     struct prepare_services prepare;
     struct image_services image;
     struct fill_services fill;
-    /* What tess_plan_print says of a pass beside its kernel's name, as snprintf writes it: what else is
-     * launched, and how. 0: nothing. NULL: nothing ever. */
+    /* Words of tess_plan_print beside a pass's kernel, as snprintf writes them: what else is launched, and
+     * how. 0: nothing. NULL: nothing ever. */
     int (*detail)(const struct kernel_args *args, char *room, size_t size);
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
 };

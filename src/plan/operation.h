@@ -4,7 +4,7 @@
 
 #include "plan/plan.h"
 
-/* Where a kernel's operand comes from: places in the operands of the operation and of the kernel. */
+/* Source of a kernel's operand: places in the operands of the operation and of the kernel. */
 struct binding {
     size_t from, to, size; /* bytes; size 0 ends a list */
 };
@@ -14,18 +14,18 @@ struct binding {
             sizeof((struct of_kernel *)0)->to                                                      \
     }
 
-/* What a pass has of the problem's scale and modifiers. */
+/* Parts of the problem's scale and modifiers that a pass keeps. */
 enum keeps { KEEPS_BOTH, KEEPS_SCALE, KEEPS_NEITHER };
 
 /* A pass as it stands in its operation's table. */
 struct step {
     tess_pipeline pipeline;
     tess_stage stage;
-    int64_t wanted; /* of TESS_GRADIENT_...: left out where none of these is wanted; 0: never */
-    int64_t joint;  /* the same, and what it writes, where dQ joins the pass over keys */
+    int64_t wanted; /* TESS_GRADIENT_...: left out where none of these is wanted; 0: never */
+    int64_t joint;  /* TESS_GRADIENT_... likewise, and written, where dQ joins the pass over keys */
     const char *what;
     const struct binding *bindings; /* NULL: its kernel is handed the operation's own operands */
-    size_t d_qk, d_v; /* which dims of the problem these are: places in struct problem */
+    size_t d_qk, d_v;               /* dims of the problem, as places in struct problem */
     enum keeps keeps;
     int over_keys;
 };

@@ -1,4 +1,4 @@
-/* Which passes a plan has, by operation and pipeline, what each of them is handed, and their runs. */
+/* Passes of a plan, by operation and pipeline, their arguments, and their runs. */
 #include "plan/operation.h"
 
 #include "base/status.h"

@@ -5,7 +5,7 @@
 #include "plan/kernels.h"
 #include "plan/strips.h"
 
-#define PLAN_PASSES 7  /* of a plan at most */
+#define PLAN_PASSES 7  /* passes of a plan at most */
 #define PLAN_HEIGHTS 8 /* tile heights that a kernel can offer */
 
 struct plan_height {
@@ -27,7 +27,7 @@ struct work {
     const struct plan_height *heights; /* fused: what its pass's tiles were weighed as */
     int32_t tile_heads;                /* fused: query heads packed in a tile */
     struct schedule schedule;
-    struct strips strips;      /* of key tiles, where dQ joins the pass over keys */
+    struct strips strips;      /* strips of key tiles, where dQ joins the pass over keys */
     struct prepared *prepared; /* fused, of backends that prepare their lists */
 };
 
@@ -36,17 +36,17 @@ struct work {
 /* One step of a run: a kernel, what it reads and writes, and the work that it walks. */
 struct pass {
     tess_stage stage;
-    const char *what; /* which product it is, where a plan has several of the stage; or NULL */
+    const char *what; /* name of its product, where a plan has several of the stage; or NULL */
     struct problem problem;         /* the plan's, with the dims of the operands */
     const struct binding *bindings; /* operation.h; NULL: the operation's own operands */
     const struct kernel *kernel;
-    struct tile_shape tiles; /* of a fused pass over tiles; else zeros */
-    struct work *work;       /* of the plan, and of every other pass over the same tiles */
+    struct tile_shape tiles; /* shape of a fused pass over tiles; else zeros */
+    struct work *work;       /* work of the plan, shared by all passes over the same tiles */
     int over_keys;           /* whose tiles are those of the transposed pattern */
     int joint;               /* over keys: it writes dQ as well */
     size_t workspace;        /* bytes that the kernel needs while it runs */
     size_t image, image_at;  /* bytes of the plan's image that it fills, and where it reads */
-    uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* of what it fills */
+    uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* header of what it fills */
     double seconds;                                        /* predicted */
 };
 
@@ -66,20 +66,20 @@ struct tess_plan {
     struct problem problem;
     tess_target target;
     const struct backend *backend;
-    int64_t block_q, block_kv, n_lists, n_tiles; /* of the pattern */
-    struct pass passes[PLAN_PASSES];             /* of the candidate that was kept */
+    int64_t block_q, block_kv, n_lists, n_tiles; /* the pattern's */
+    struct pass passes[PLAN_PASSES];             /* passes of the candidate that was kept */
     int n_passes, joint;
-    struct work work;       /* of all passes over query tiles */
-    struct work key_work;   /* of all passes over key tiles */
+    struct work work;       /* work of all passes over query tiles */
+    struct work key_work;   /* work of all passes over key tiles */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* staged: [batch * heads_q] */
     int64_t scores_count;
-    size_t image;     /* bytes of the device image; 0 where there is none */
-    size_t workspace; /* what tess_run needs: that of plan_carve */
-    int64_t pairs;    /* over all batches and query heads */
-    double bytes; /* of q, k, v and o that a run moves at least (bytes.c); 0 where it is reserved */
-    double predicted_seconds;  /* that kernels take, whatever the memory */
-    struct reserved *reserved; /* where lists come with the image; else NULL */
+    size_t image;              /* bytes of the device image; 0 where there is none */
+    size_t workspace;          /* bytes that tess_run needs: plan_carve's */
+    int64_t pairs;             /* over all batches and query heads */
+    double bytes;              /* least that a run moves of q, k, v and o (bytes.c); reserved: 0 */
+    double predicted_seconds;  /* kernels alone, whatever the memory */
+    struct reserved *reserved; /* lists that come with the image; else NULL */
 };
 
 /* Makes a plan of what has been checked: sizes agree, the backend exists. */
@@ -103,8 +103,8 @@ tess_status bytes_count(tess_plan *plan, const struct bcsr *m, tess_error *error
 /* `seconds` of kernels, or those that the target's memory takes for the bytes where these are more. */
 double plan_seconds(const tess_plan *plan, double seconds, double bytes);
 
-/* The workspace of tess_run: what lives from pass to pass, of which the operation's operands learn unless
- * they are NULL, then room for the largest of a pass, which is answered. */
+/* The workspace of tess_run: what lives from pass to pass, then room for the largest of a pass, which is
+ * answered. The operation's operands, unless NULL, learn of the first. */
 void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands);
 
 /* Sets the passes of the problem's operation, pipeline and gradients, without kernels (pass.c). */

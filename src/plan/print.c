@@ -43,7 +43,7 @@ static void say_gradients(struct text *t, int64_t gradients) {
     say(t, "\n");
 }
 
-/* How K and V lie, where they are not rows of q's type, and o, where it is not of q's type. */
+/* Layout of K and V, where they are not rows of q's type, and o, where it is not of q's type. */
 static void say_caches(struct text *t, const struct problem *p) {
     const struct caches *c = &p->caches;
     if (caches_plain(p) && !c->v_in_k && !p->rope_dims && p->o_type == p->type)
@@ -157,8 +157,8 @@ static void say_lists(struct text *t, const tess_plan *plan, const struct work *
             100 * pairs / (keys * rows / sums.tiles));
 }
 
-/* What a run moves at least, and how fast the target's memory could do so; then what is predicted. `when` ends
- * the line. */
+/* Bytes that a run moves at least, and how fast the target's memory could do so; then what is predicted.
+ * `when` ends the line. */
 static void say_seconds(struct text *t, const tess_plan *plan, double bytes, double seconds,
                         const char *when) {
     const double rate = (double)plan->target.memory_rate;

@@ -15,7 +15,7 @@
 #define SOFTCAP_LEAST 0x1p-64
 #define SOFTCAP_MOST 0x1p64
 
-/* Of a tensor's sizes, for messages. */
+/* Names of a tensor's sizes, for messages. */
 static const char *const size_names[4] = {"batches", "heads", "rows", "dims"};
 
 /* A field of a problem that must lie in 1 ... most. */
@@ -277,7 +277,7 @@ static int looks_paged(const tess_tensor *t, const struct tensor_rule *rule) {
            pages > rule->size[0] && rows > 0 && rows <= CACHES_PAGE_MOST && !(rows & (rows - 1));
 }
 
-/* What is told with the alignment that the problem declares. */
+/* Refusals by the alignment that the problem declares. */
 static const char data_unaligned[] = "data is not aligned as the problem declares";
 static const char stride_unaligned[] =
     "a stride is not a multiple of the alignment that the problem declares";

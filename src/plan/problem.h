@@ -1,4 +1,4 @@
-/* What a caller hands over, checked and turned into what the library works with. */
+/* Checks of what a caller hands over, and its turning into what the library works with. */
 #ifndef TESSERA_CHECK_H
 #define TESSERA_CHECK_H
 
@@ -17,12 +17,11 @@ tess_status check_size(const char *name, int which, int64_t value, int64_t most,
 
 /* A tensor as it is given. NULL, or what is wrong with it by itself. */
 const char *check_given(tess_tensor *out, const tess_tensor *given);
-/* The same of keys or values, which may have 8 bits. */
+/* Keys or values as given, which may have 8 bits. */
 const char *check_stored(tess_tensor *out, const tess_tensor *given);
 
-/* What a tensor must be. */
 struct tensor_rule {
-    const char *name; /* of the argument */
+    const char *name; /* name of the argument */
     tess_type type;
     int64_t size[4];
     int64_t alignment;

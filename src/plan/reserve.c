@@ -86,7 +86,7 @@ static uint64_t layout_number(const struct reserved *r, int64_t tile_heads) {
     return hash;
 }
 
-/* What the kernel that was chosen makes of the shape. */
+/* Derives from the shape what the chosen kernel needs. */
 static void reserved_make(tess_plan *plan) {
     const struct premises premises = plan_premises(plan);
     const struct pass *pass = plan->passes;
@@ -123,7 +123,7 @@ static tess_status work_reserve(tess_plan *plan, tess_error *error) {
     return TESS_OK;
 }
 
-/* Of an image, placed; NULL: sizes alone. */
+/* The filled image, placed; NULL: sizes alone. */
 static struct filled_image filled_image(const tess_plan *plan, const struct fill_job *image) {
     const struct reserved *r = plan->reserved;
     return (struct filled_image){.header = image ? image->header : NULL,

@@ -7,7 +7,7 @@
 
 #include "plan/plan.h"
 
-/* What a reserved plan knows of its lists. */
+/* A reserved plan's facts about its lists. */
 struct reserved {
     struct fill_shape shape;
     struct fill_splits splits;
@@ -44,14 +44,14 @@ double reserve_seconds(const tess_plan *plan, int64_t keys);
 tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
                          tess_stream stream, tess_error *error);
 
-/* The same as a backend is handed it: image and pattern are placed, and not looked at. */
+/* The job that a backend is handed: image and pattern are placed, and not looked at. */
 struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pattern,
                             const void *image);
 
 /* Runs a reserved plan over the image of the arguments. */
 tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);
 
-/* What the fill of an image counted. Answers 0, or -1 where this plan has not filled it. */
+/* Counts of an image's fill. Answers 0, or -1 where this plan has not filled it. */
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report);
 
 #endif

@@ -52,7 +52,7 @@ static void cuts_decide(struct cuts *cuts, const int64_t *keys, int64_t tiles,
             cuts->parts[bh * tiles + t] = tile_parts(rules, keys[list_of[bh] * tiles + t], limit);
 }
 
-/* Where each head's items, combines and slots begin; [batch_heads] has the sums. */
+/* Beginnings of each head's items, combines and slots; [batch_heads] has the sums. */
 struct head_places {
     int64_t items, combines, slots;
 };
@@ -169,9 +169,9 @@ static int wave_begin(struct wave *wave, const struct schedule *s, const int64_t
 }
 
 /*
- * Assigns the items; *end: when the last worker ends. Where `cuts` is given, whole tiles that would run
- * past a worker's share are cut: into their cost over the room of the worker that is free first, at least 2.
- * Zero, or -1 when memory ran out.
+ * Assigns the items; *end: when the last worker ends. Where `cuts` is given, whole tiles that would run past a
+ * worker's share are cut. A tile has its cost over the room of the worker that is free first as parts, at least
+ * 2. Zero, or -1 when memory ran out.
  */
 static int wave_assign(struct wave *wave, const struct schedule *s, int64_t tiles,
                        struct cuts *cuts, const struct schedule_rules *rules, int64_t *end) {

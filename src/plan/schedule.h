@@ -45,24 +45,23 @@ SCHEDULE_RULE void schedule_part(int64_t keys, int32_t part, int32_t parts, int6
     *end = part + 1 == parts ? keys : chunks * (part + 1) / parts * SCHEDULE_CHUNK;
 }
 
-/* How work is cut and ordered. */
+/* Rules by which work is cut and ordered. */
 struct schedule_rules {
-    double item_cost;        /* of any item, in the unit of key_cost */
-    double key_cost;         /* of one key of a tile's list, done by all workers together */
-    int64_t workers;         /* how many the work should divide among: a declared number, never
-                              the threads of this run */
+    double item_cost;        /* cost of any item, in the unit of key_cost */
+    double key_cost;         /* cost of one key of a tile's list, done by all workers together */
+    int64_t workers;         /* workers that work should divide among: a declared number, never
+                              * the threads of this run */
     int64_t min_part_keys;   /* no part gets fewer keys than this; INT64_MAX = never split */
     int64_t heads_per_group; /* order only */
-    double combine_cost; /* of merging parts once all are done, in seconds of all workers; 0: tiles
-                              are split for their length alone, not to end together */
-    double part_cost;    /* of a partial result: writing and reading it, in the unit of key_cost */
+    double combine_cost; /* seconds of all workers to merge parts once all are done; 0: tiles are
+                          * split for their length alone, not to end together */
+    double part_cost;    /* a partial result, written and read, in the unit of key_cost */
     int may_stay_whole;  /* 1: long tiles are left whole where splits save less than combine_cost */
 };
 
 /*
- * Schedules tiles with `keys[list * tiles + t]` keys each (tiles per list), for batch * heads_q
- * heads of which head (b, h) reads list list_of[b * heads_q + h]. Allocates *out; schedule_free
- * releases it whether or not scheduling succeeded.
+ * Schedules tiles with `keys[list * tiles + t]` keys each (tiles per list), for batch * heads_q heads. Head (b, h)
+ * reads list list_of[b * heads_q + h]. Allocates *out; schedule_free releases it whether or not scheduling succeeded.
  */
 tess_status schedule_make(struct schedule *out, const int64_t *keys, int64_t tiles,
                           const int64_t *list_of, int64_t batch_heads,

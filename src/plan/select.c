@@ -1,4 +1,4 @@
-/* Which kernels compute a plan, and in which query tiles: by what they refuse and what they cost. */
+/* Kernels of a plan and its query tiles, by refusals and costs. */
 #include "plan/select.h"
 
 #include "base/status.h"
@@ -40,8 +40,8 @@ static int heads_share(const struct premises *p, int32_t tile_heads) {
     return 1;
 }
 
-/* How many query heads a tile has `rows` rows of; 0 where it would have to be made up of some that
- * do not share their list, or need not be. Key tiles are of one K/V head: 1. */
+/* Query heads of which a tile has `rows` rows; 0 where some would not share their list, or need not be
+ * packed. Key tiles are of one K/V head: 1. */
 static int32_t tile_heads_of(const struct premises *p, const struct pass *pass,
                              const struct kernel *kernel, int32_t rows) {
     const struct family *family = kernel->family;
@@ -87,7 +87,7 @@ static tess_type easiest_type(const struct kernel *kernel, tess_type stored, tes
     return type_is_8bit(stored) ? TESS_F16 : stored;
 }
 
-/* How far a kernel is from a problem that it refuses. */
+/* Distances of a kernel from a problem that it refuses. */
 enum distance { OTHER_OPTIONS, OTHER_DIMS, OTHER_KERNEL };
 
 /* Dims of heads that every kernel takes. */
@@ -144,7 +144,7 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
     return NULL;
 }
 
-/* The end of a message: who takes head sizes that no kernel of a pass does. */
+/* The end of a message: the call or pipeline for head sizes that no kernel of a pass takes. */
 static const char *way_out(const struct premises *p, enum distance distance) {
     const struct problem *problem = p->problem;
     if (distance != OTHER_DIMS || !caches_plain(problem) || problem->rope_dims ||
@@ -241,8 +241,8 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
-/* Whether a pass is not weighed in tiles of a height, which the trial has: they do not fit or, with those of
- * heads that share their list, are not what kernel or problem ask for. */
+/* Whether the trial's height is left out: tiles do not fit, or kernel or problem asks for others, packed
+ * heads counted. */
 static int height_out(const struct premises *p, const struct pass *pass, const struct trial *t) {
     const struct family *family = t->kernel->family;
     const int32_t asked = p->problem->tile_rows;

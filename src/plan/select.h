@@ -1,4 +1,4 @@
-/* Which kernels compute a problem, and in which tiles: candidates, by value. Costs are seconds of one worker. */
+/* Kernels of a problem and their tiles: candidates, by value. Costs are seconds of one worker. */
 #ifndef TESSERA_SELECT_H
 #define TESSERA_SELECT_H
 
@@ -12,7 +12,7 @@ struct premises {
     const struct backend *backend;
     const char *kernel;              /* the name that is forced, or NULL */
     const struct bcsr *m;            /* the pattern's tiles; NULL: of a reserved plan */
-    const struct fill_shape *filled; /* of a reserved plan; else NULL */
+    const struct fill_shape *filled; /* shape of a reserved plan; else NULL */
     double keys;                     /* likewise: that a tile lists */
     int64_t block_q, block_kv, n_lists;
     int64_t pairs;          /* over all batches and query heads */
@@ -34,8 +34,8 @@ struct estimates {
 const char *select_refuses(const struct premises *p, const struct pass *pass,
                            const struct kernel *kernel);
 
-/* Whether the kernel refuses the problem whatever its alignment, scale, tile rows and block rows are:
- * it is of another type, of other head sizes or for another machine. */
+/* Whether the kernel refuses the problem whatever its alignment, scale, tile rows and block rows: type, head
+ * sizes or machine are others. */
 int select_foreign(const struct premises *p, const struct pass *pass, const struct kernel *kernel);
 
 /* A candidate without tiles: for each pass the first kernel of its stage that does not refuse its problem; a
@@ -55,7 +55,7 @@ struct trial select_trial(const struct premises *p, const struct pass *pass,
                           const struct kernel *kernel);
 
 /* A candidate in which dQ joins the pass over keys, and the lists and strips of that pass, where five
- * products pay; else *candidate and *key_work stay as they are (joint.c). */
+ * products pay. Else *candidate and *key_work stay as they are (joint.c). */
 tess_status joint_decide(struct candidate *candidate, struct work *key_work,
                          const struct premises *p, struct estimates *m,
                          struct estimates *transposed, tess_error *error);

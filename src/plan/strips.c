@@ -29,7 +29,7 @@ static struct span tile_span(const struct lists *lists, int64_t tile) {
     return s;
 }
 
-/* What is known while strips are cut. */
+/* State while strips are cut. */
 struct cutting {
     const struct lists *lists;
     const int64_t *list_of;
@@ -38,7 +38,7 @@ struct cutting {
     double item;
 };
 
-/* Of a tile for all query heads of K/V head `head`. */
+/* Cost of a tile for all query heads of K/V head `head`. */
 static double tile_cost(const struct cutting *c, int64_t head, int64_t tile) {
     double cost = c->item;
     for (int64_t h = head * c->group; h < (head + 1) * c->group; h++)
@@ -53,7 +53,6 @@ static double head_cost(const struct cutting *c, int64_t head) {
     return cost;
 }
 
-/* A strip of tiles first ... end - 1. */
 static struct strip strip_of(const struct cutting *c, int64_t head, int64_t first, int64_t end) {
     struct span s = {0, 0};
     for (int64_t h = head * c->group; h < (head + 1) * c->group; h++)

@@ -1,7 +1,7 @@
 /*
  * The backward's dQ in the pass over keys: strips of key tiles whose part of dQ has sums of its own
- * (docs/design/backward.md). Pattern and declared numbers decide how tiles are cut into strips, so the
- * bits of dQ depend neither on threads nor on which gradients are wanted.
+ * (docs/design/backward.md). Pattern and declared numbers decide how tiles are cut into strips. So the bits of
+ * dQ depend neither on threads nor on which gradients are wanted.
  */
 #ifndef TESSERA_STRIPS_H
 #define TESSERA_STRIPS_H
@@ -11,8 +11,8 @@
 /* Strips of a K/V head at most. */
 #define STRIPS_OF_HEAD 32
 
-/* Queries whose sums are cleared when one of them is first met, and are not added up unless one is: strips
- * have whole groups of them. */
+/* Queries whose sums are cleared when one of them is first met, and else not added up: strips have whole
+ * groups of such queries. */
 #define STRIPS_QUERIES 16
 
 /* Floats of a row of sums of d dims: whole lines. */
@@ -31,8 +31,8 @@ struct strip {
 
 struct strips {
     int64_t n, heads;
-    int64_t rows;     /* of sums, over all strips */
-    int64_t tiles;    /* of the longest strip */
+    int64_t rows;     /* rows of sums, over all strips */
+    int64_t tiles;    /* tiles of the longest strip */
     struct strip *of; /* [n], head after head */
     int64_t *head;    /* [heads + 1]: the first strip of each K/V head, over all batches */
     int32_t *order;   /* [n]: which is run when, the longest first */

@@ -40,7 +40,7 @@ static int64_t *group_sums(const tess_plan *plan, const int64_t *keys, int64_t n
     return sums;
 }
 
-/* Of n tiles a list. Zero, or -1 when memory ran out; sums and list_of are freed in either case. */
+/* Tiles of a pass, n a list. Zero, or -1 when memory ran out; sums and list_of are freed in either case. */
 static int tiles_make(struct tiles *out, const tess_plan *plan, const struct pass *pass,
                       const int64_t *keys, int64_t n) {
     const struct problem *p = &plan->problem;
@@ -156,7 +156,7 @@ static int bcsr_copy(struct bcsr *to, const struct bcsr *m) {
                : -1;
 }
 
-/* Where each head's scores begin. Zero, or -1 when the sum does not fit. */
+/* Places each head's scores. Zero, or -1 when the sum does not fit. */
 static int scores_place(tess_plan *plan) {
     const struct bcsr *m = &plan->work.bcsr;
     int64_t sum = 0;

@@ -11,7 +11,7 @@
 /* Timings of one H200, by kernels of today; those of other files have become faster since. */
 static const char *const files[] = {"fuzz", "fuzz_changed", "plans", "tiles", "tiles_fit"};
 
-/* What a run of the test holds: blocks of a pattern at most, were it dense; and today's regret, rounded up. A
+/* Limits of the test: blocks of a pattern at most, were it dense; and today's regret, rounded up. A
  * choice of costs that is better lowers the numbers; none may raise them. */
 struct held {
     double blocks;
@@ -19,7 +19,7 @@ struct held {
     double mean, worst; /* geometric mean, and the largest */
 };
 static const struct held quick = {1e6, 340, 1.017, 1.477}, all = {INFINITY, 440, 1.015, 1.477};
-#define UNTIMED_SHARE .05 /* of choices that were not timed, at most */
+#define UNTIMED_SHARE .05 /* choices that were not timed, at most */
 
 /* The card, as tess_target_query reads it off. */
 static tess_target card(void) {

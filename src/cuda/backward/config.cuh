@@ -9,9 +9,9 @@
  *   | Y0 [2][STEP][D] | Y1 [2][STEP][D] | granules of coming steps, what is known of queries |
  *   | X0 [M][D] | X1 [M][D] | what warps that share rows send one another |
  *
- * A warp owns R rows, from X to their gradients, so that no two warps write one sum; or two warps
- * share them (pair.cuh, roles.cuh), each with sums of its own. M = R times the number of warps or
- * pairs, which the launch decides: one kernel serves all heights of tiles.
+ * A warp owns R rows, from X to their gradients, so that no two warps write one sum. Or two warps share rows
+ * (pair.cuh, roles.cuh), each with sums of its own. M = R times the number of warps or pairs, which the launch
+ * decides: one kernel serves all heights of tiles.
  */
 #ifndef TESSERA_CUDA_GRADIENT_CONFIG_CUH
 #define TESSERA_CUDA_GRADIENT_CONFIG_CUH
@@ -30,19 +30,18 @@ template <class T> static constexpr bool type_is_f16(T) {
     return false;
 }
 
-/* Which gradients a kernel over keys computes: both, or one where registers hold no more sums. */
+/* Gradients that a kernel over keys computes: both, or one where registers hold no more sums. */
 enum { GRADIENT_FIRST = 1, GRADIENT_SECOND = 2, GRADIENT_BOTH = 3 };
 
-#define GRADIENT_ROWS_MAX 128 /* of a tile */
+#define GRADIENT_ROWS_MAX 128 /* rows of a tile */
 #define GRADIENT_WORDS 2      /* 64-bit words of a row mask in shared memory */
 
-/* What is known of a query: one piece of 16 bytes. */
+/* Facts of a query: one piece of 16 bytes. */
 struct alignas(16) gradient_known {
     float base, delta, left, unused;
 };
 
-/* What a step is: there is one; some granule of it has a mask; it begins or ends an item; there is no
- * more. */
+/* Flags of a step: it exists; some granule has a mask; it begins or ends an item; no more steps follow. */
 enum { STEP_SOME = 1, STEP_MASKED = 2, STEP_FIRST = 4, STEP_LAST = 8, STEP_END = 16 };
 
 /* A step of a thread block's work: of its job-th piece, from granule `at` on. One thread finds out for all
@@ -73,7 +72,7 @@ template <int STEP, bool OVER_KEYS> struct gradient_lists {
     int32_t n_jobs;
 };
 
-/* D dims of type T, R rows of each warp or pair of warps, and which gradients; CUT dims of them at a
+/* D dims of type T, R rows of each warp or pair of warps, and which gradients. CUT dims are computed at a
  * time, of which a warp has SUMS. MODIFIED: with softcap, ALiBi or dropout. LOW: for low tiles. */
 template <class T_, int D_, int R_, bool OVER_KEYS_, int WANTED_, bool MODIFIED_, bool LOW>
 struct gradient_shape {
@@ -108,7 +107,7 @@ struct gradient_shape {
     static_assert(ROW % 128 == 0, "rows are whole lines of the swizzle");
     static_assert(STEP % (sizeof(T) == 4 ? GRADIENT_GRANULE_F32 : GRADIENT_GRANULE) == 0,
                   "steps are whole granules");
-    /* Of a thread block for tiles of `rows` rows. */
+    /* Shared memory of a thread block for tiles of `rows` rows. */
     static constexpr int bytes(int rows) {
         return X + (rows < R ? R : rows) / R * (2 * R * ROW + SHARE * SENT);
     }
@@ -119,7 +118,7 @@ template <class C> static __device__ __forceinline__ int gradient_first_row(void
     return (int)threadIdx.x / (32 * C::SHARE) * C::R;
 }
 
-/* Which warp of its pair this is. */
+/* Number of this warp in its pair. */
 template <class C> static __device__ __forceinline__ int gradient_side(void) {
     return (int)threadIdx.x / 32 % C::SHARE;
 }

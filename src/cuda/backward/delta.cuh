@@ -1,5 +1,5 @@
-/* The backward: what the passes over tiles know of each query (struct query_stats), from dO and o, or
- * from a delta that is given; the gradient of the sinks. A warp takes a query. */
+/* The backward: statistics of each query (struct query_stats), from dO and o or from a given delta, and the
+ * gradient of the sinks. A warp takes a query. */
 #ifndef TESSERA_CUDA_GRADIENT_DELTA_CUH
 #define TESSERA_CUDA_GRADIENT_DELTA_CUH
 
@@ -10,7 +10,7 @@
 #include <cuda_runtime.h>
 
 #define DELTA_WARPS 4
-#define DELTA_BLOCKS (1 << 30) /* of a grid at most */
+#define DELTA_BLOCKS (1 << 30) /* CTAs of a grid at most */
 #define DELTA_LOG2_E 1.4426950408889634
 
 /* A query: its head h of all batches, and its number. */

@@ -4,7 +4,7 @@
 
 #include "backward/config.cuh"
 
-/* How rows of tensor i of a side are copied into a panel. */
+/* Copy mode of the rows of a side's tensor i into a panel. */
 template <class T>
 static __device__ __forceinline__ struct attention_copy_mode
 gradient_copy_mode_of(const struct gradient_params &p, const struct rows_view &view, int i,
@@ -179,8 +179,8 @@ static __device__ __forceinline__ bool gradient_some_empty(const typename C::lis
     return some;
 }
 
-/* Replaces what empty queries of a stage hold by zeros, and clears their row masks: whatever they or the
- * keys hold, nobody gets anything of them. masked: the stage has row masks already. */
+/* Zeroes empty queries of a stage, and clears their row masks: no gradient takes anything of such a query,
+ * whatever it or the keys hold. masked: the stage has row masks already. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage, bool masked) {
@@ -227,7 +227,7 @@ static __device__ __forceinline__ void gradient_load_x(uint32_t to, const struct
                                                  {row < item.rows ? item.row + row : -1});
 }
 
-/* The same of both, and what is known of them where rows are queries. */
+/* Copies rows of both tensors, and what is known of them where rows are queries. */
 template <class C>
 static __device__ __forceinline__ void gradient_load_rows(uint32_t shared, typename C::lists &lists,
                                                           const struct gradient_params &p,

@@ -18,8 +18,8 @@
 #include "backward/store.cuh"
 #include "device/launch.cuh"
 
-/* Waits for the stage of round n. Answers whether some of its queries were empty, which are zeros there
- * then, and listed by nobody. */
+/* Waits for the stage of round n. Answers whether some of its queries were empty, which are then zeros and
+ * listed nowhere. */
 template <class C>
 static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
                                                      int n) {
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename
         gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
 }
 
-/* Whether this warp gathers in the midst of its computation. Of two warps of a scheduler one does, so
+/* Whether this warp gathers in the midst of its computation. One of a scheduler's two warps gathers then, so
  * that one has products while the other has none. */
 template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
     return C::SHARE > 1 && !C::ROLES && threadIdx.x >= 128;
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void gradient_round(uint32_t shared, typename 
         gradient_plan_step<C>(look, lists.steps[(n + 1) & 3], lists, p);
 }
 
-/* Where the pieces are in shared memory stands there too: registers are for sums. */
+/* Shared memory holds the addresses of the pieces too: registers are for sums. */
 template <class C>
 static __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     gradient_tiles(const __grid_constant__ struct gradient_params p) {
@@ -137,7 +137,7 @@ template <class T, int D, bool MODIFIED> static constexpr int gradient_warp_rows
     return MODIFIED ? 16 : GRADIENT_WARP(D, type_is_f16(T()), rows);
 }
 
-/* Of two gradients of the widest heads each has a kernel: registers hold one. */
+/* Kernels of one gradient each, for the widest heads with two: registers hold one. */
 template <class T, int D, int R, bool OVER_KEYS, bool MODIFIED, bool LOW>
 static cudaError_t gradient_launch_rows(const struct gradient_params *p, cudaStream_t stream) {
     using first = gradient_shape<T, D, R, OVER_KEYS, GRADIENT_FIRST, MODIFIED, LOW>;

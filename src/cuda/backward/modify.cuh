@@ -5,8 +5,8 @@
 
 #include "backward/config.cuh"
 
-/* Where a block of pairs stands: rows g and g + 8, two columns. Places of keys are those of modify_place,
- * without first_key. Elements are row by row, as fragments have them. */
+/* Place of a block of pairs: rows g and g + 8, two columns. Keys are places of modify_place without
+ * first_key. Elements are row by row, as fragments have them. */
 struct gradient_block {
     int32_t key[2], query[2];
 };
@@ -71,8 +71,8 @@ static __device__ __forceinline__ float gradient_cap(float t, float &derivative)
     return fabsf(t) > MODIFY_NEAR ? copysignf(fmaf(-2 * e, inverse, 1), t) : modify_tanh<false>(t);
 }
 
-/* Of a block, s from scores to what dV gets, dp to dS; listed: bit e of element e. Answers the sum of dS
- * times distance before softcap's derivative, of the elements whose bits are in `counted`. */
+/* Modifiers of a block: s from scores to what dV gets, dp to dS; listed: bit e of element e. Answers the sum
+ * of dS times distance before softcap's derivative, over the elements whose bits are in `counted`. */
 template <bool OVER_KEYS>
 static __device__ __forceinline__ float
 gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,

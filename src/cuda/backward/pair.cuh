@@ -1,7 +1,7 @@
 /*
- * The fused backward: a step of two warps that share 32 rows, where one has no registers for their
- * sums. Each computes half of the columns of S and dP; sums need the P or dS of all of them, so that
- * each sends what the other lacks, as fragments in the order of the lanes:
+ * The fused backward: a step of two warps that share 32 rows, where one has no registers for their sums. Each
+ * computes half of the columns of S and dP. Sums need P or dS of all columns, so each warp sends the other's
+ * half as fragments, in the order of lanes:
  *
  *                     side 0                      side 1
  *   columns of S, dP  [32, STEP / 2]              [32, STEP / 2]
@@ -90,9 +90,8 @@ static __device__ __forceinline__ void gradient_receive(uint32_t (&x)[TALL][4][2
         }
 }
 
-/* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most
- * registers are free. What a warp sent is overwritten in the next round, before which all warps wait
- * for one another. */
+/* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most registers
+ * are free. The next round overwrites a warp's message; before, all warps wait for one another. */
 template <class C, class work>
 static __device__ __forceinline__ void
 gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,

@@ -1,6 +1,5 @@
 /*
- * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D], where W is P or dS as a warp holds
- * scores (device/tile.cuh).
+ * The fused backward: sums [R, D] += W [R, 8 GROUPS] Y [groups, D]. W is P or dS as a warp holds scores (tile.cuh).
  *
  *   bf16   W is rounded to bf16, whose exponents are those of f32
  *   f16    W is rounded to TF32, which has the digits of f16 and the exponents of f32: weights of a key
@@ -9,8 +8,8 @@
  *          sign would lose more by that than f16 does
  *   f32    three TF32 products for one
  *
- * Fragments of TF32 with g = lane / 4, t = lane % 4: column t of A is column 2t of W, column t + 4 is
- * 2t + 1, as tile_f32.cuh has it. A transposed ldmatrix gives these two rows of Y as one word.
+ * Fragments of TF32 are those of device/tile_f32.cuh: columns t and t + 4 of A are columns 2t and 2t + 1 of W,
+ * t = lane % 4. A transposed ldmatrix gives these two rows of Y as one word.
  */
 #ifndef TESSERA_CUDA_GRADIENT_PRODUCTS_CUH
 #define TESSERA_CUDA_GRADIENT_PRODUCTS_CUH

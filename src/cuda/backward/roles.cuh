@@ -44,8 +44,8 @@ static __device__ __forceinline__ void gradient_role_multiply(float (&x)[TALL][G
         }
 }
 
-/* One stage, by two warps. masked: as gradient_step has it. What a warp sent is overwritten in the next
- * round, before which all warps wait for one another. */
+/* One stage, by two warps. masked: as gradient_step has it. The next round overwrites a warp's message;
+ * before, all warps wait for one another. */
 template <class C>
 static __device__ __forceinline__ void
 gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,

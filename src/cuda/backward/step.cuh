@@ -14,8 +14,8 @@ template <class C> struct gradient_sums {
     double slope;
 };
 
-/* Groups of 8 columns that some row of a warp lists: nibble j of `order` is the j-th, the last repeated;
- * bit j of `cut`: not all rows list all of it, or it is a repeated one. */
+/* Groups of 8 columns that some row of a warp lists. Nibble j of `order` is the j-th, the last repeated. Bit
+ * j of `cut`: the group is repeated, or some row lists only a part. */
 struct gradient_columns {
     uint32_t order, cut;
     int n;
@@ -125,8 +125,8 @@ gradient_mask(uint32_t masks, int shift, const struct attention_groups &groups, 
     }
 }
 
-/* Addresses in shared memory: this warp's rows of X0 and X1, the panels of a stage, and what is known
- * of the queries that scores are of. Found anew in each round: registers are for sums. */
+/* Addresses in shared memory: this warp's rows of X0 and X1, the panels of a stage, and gradient_known of
+ * the scores' queries. Found anew in each round: registers are for sums. */
 struct gradient_places {
     uint32_t x0, x1, y0, y1, known, words;
     int shift; /* bit of the warp's first row in its words */
@@ -206,7 +206,7 @@ gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool ma
               const struct gradient_params &p, const struct attention_place &place) {
     using T = typename C::T;
     constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
-    /* Where it is known, the branch still keeps addresses of one product out of the others. */
+    /* Branches where it is known, which still keep addresses of one product out of the others. */
     const bool to_first = FIRST && p.out[0].data, of_second = SECOND && p.out[1].data;
     const bool of_first = to_first || (C::MODIFIED && !C::OVER_KEYS && p.slopes);
     const struct gradient_places first = gradient_places_of<C>(shared, stage);

@@ -6,9 +6,9 @@
 #include "backward/roles.cuh"
 
 #define GRADIENT_COMBINE_THREADS 128
-#define GRADIENT_COMBINE_ROWS (GRADIENT_COMBINE_THREADS / 32) /* of a thread block at a time */
+#define GRADIENT_COMBINE_ROWS (GRADIENT_COMBINE_THREADS / 32) /* rows of a thread block at a time */
 
-/* Where a row of a gradient goes: `d` elements, f32 or of the problem's type. */
+/* Destination of a gradient's row: `d` elements, f32 or of the problem's type. */
 struct gradient_row {
     void *data;
     int32_t d;

@@ -17,9 +17,9 @@
  *
  * Where registers hold Q (Q_HELD), it comes by way of the last stage.
  *
- * Of TYPE_Q f32 (SPLIT) a row of q is PARTS rows of Q, whose scores add up to the row's: what T holds of q, what T
- * holds of the rest, and so on. 16 rows of Q serve 8 of the tile in f16, 4 in bf16, which has fewer digits. A thread
- * has the first two sums, and lane + 16 the third (device/mma.cuh):
+ * TYPE_Q f32 (SPLIT): a row of q is PARTS rows of Q, whose scores add up to the row's. Part 0 is q rounded to
+ * T, part 1 the rest, and so on. 16 rows of Q serve 8 of the tile in f16, 4 in bf16, which has fewer digits. A
+ * thread has the first two sums, and lane + 16 the third (device/mma.cuh):
  *
  *   Q, of 16 rows                                      S, and P
  *             f16, g = 0 ... 7    bf16, g = 0 ... 3
@@ -48,7 +48,7 @@ struct decode_shape {
                                 : D > 128 && M > 16 ? 32
                                                     : 64;
     static constexpr int TILES =
-        KEYS / COLUMNS < 8 ? 1 : KEYS / COLUMNS / 8; /* of 8 keys, a warp's */
+        KEYS / COLUMNS < 8 ? 1 : KEYS / COLUMNS / 8; /* a warp's groups of 8 keys */
     static constexpr int STAGES = D > 256 ? (M > 16 && SHARED ? 3 : 2)
                                   : D > 64 && KEYS == 64 && (D > 128 || M > 16) ? 2
                                                                                 : 3;
@@ -64,7 +64,7 @@ struct decode_shape {
         KEPT + M / 16 * KEYS / 8 * 16; /* four words of 8 keys by 16 rows */
     static constexpr int LOWER = PLACES + (STAGES + 1) * KEYS * (int)sizeof(struct decode_place);
     static constexpr int SCALES = LOWER + (RAISES ? ROWS * (int)sizeof(float) : 0);
-    /* Of a key, those of K, then those of V. */
+    /* Scales of a key: K's, then V's. */
     static constexpr int SCALES_K = D < DECODE_SCALE_DIMS ? 1 : D / DECODE_SCALE_DIMS;
     static constexpr int SCALES_V = DV < DECODE_SCALE_DIMS ? 1 : DV / DECODE_SCALE_DIMS;
     static constexpr int SCALES_KEY = SCALES_K + SCALES_V;
@@ -74,7 +74,7 @@ struct decode_shape {
     static_assert(DIMS_O % 16 == 0 && KEYS % (8 * DECODE_GROUPS) == 0, "whole fragments");
     static_assert(KEYS % (4 * WARPS) == 0, "a warp copies four rows at a time");
 
-    /* Of a warp: its group of 16 rows, and its number among the warps that share them. */
+    /* Group of 16 rows of a warp, and its number among the warps that share them. */
     static __device__ __forceinline__ int group(int warp) {
         return warp / COLUMNS;
     }

@@ -4,10 +4,9 @@
  *
  *   S [M, KEYS] = Q [M, D] K [KEYS, D]^T    softmax: P [M, KEYS]    O [M, DV] += P V [KEYS, DV]
  *
- * Rows of K and V come through a ring of STAGES stages, and a part of 128 keys is wholly in flight before
- * its first product. Warps that share rows deal the keys of S among them, hand their scores on through
- * shared memory, and then deal the dims of O. Each weighs all keys, so that no maximum has to be
- * exchanged:
+ * Rows of K and V come through a ring of STAGES stages. A part of 128 keys is wholly in flight before its first
+ * product. Warps that share rows deal the keys of S among them, hand their scores on through shared memory, and
+ * then deal the dims of O. Each weighs all keys, so that no maximum has to be exchanged:
  *
  *   step n       stage n is there | S by keys | scores stand | softmax, O by dims
  *   meanwhile    stage n - 1 is filled again; the keys of step n + STAGES are looked up
@@ -31,7 +30,7 @@
 template <class shape, bool MODIFIED> struct decode_pass {
     using T = typename shape::T;
     using state_type = struct attention_state<T, shape::DIMS_O, 16>;
-    static constexpr bool SHORT = MODIFIED && shape::D > 256;                /* of registers */
+    static constexpr bool SHORT = MODIFIED && shape::D > 256; /* registers are short */
     static constexpr bool WHOLE = SHORT || shape::KEYS == 8 * DECODE_GROUPS; /* steps are weighed */
     static constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES, RING = STAGES + 1;
 
@@ -219,7 +218,7 @@ static __device__ __forceinline__ void decode_one(char *memory, const struct dec
 #pragma unroll 1
     for (int32_t step = 0; step < pass.steps; step++) {
         pass.arrive(step);
-        /* Of the step before, whose places all have read. Plain scores do not wait for the lookup. */
+        /* Lookup of the step before, whose places all have read. Plain scores do not wait for the lookup. */
         const bool found = step > 0 && (int)threadIdx.x < KEYS;
         struct decode_place *const later = pass.places(step + STAGES) + (int)threadIdx.x;
         struct decode_place next = DECODE_NO_PLACE;

@@ -13,7 +13,7 @@
 
 /* A CTA's item. */
 struct decode_item : filled_tile {
-    int64_t slot; /* of its partial result */
+    int64_t slot; /* place of its partial result */
     int32_t parts;
     uint32_t begin, end; /* keys of the tile's list */
 };
@@ -36,7 +36,7 @@ struct decode_list {
 };
 #define DECODE_WORDS(run) ((int32_t)(sizeof(run) / sizeof(int32_t)))
 
-/* Where they begin and end. */
+/* Bounds of a tile's runs. */
 struct decode_ends {
     int64_t keys, full, full_end, masked, masked_end;
 };
@@ -83,7 +83,7 @@ static __device__ __forceinline__ struct decode_place decode_place_of(const stru
     return {key, key, decode_limit(x, band->u.band.hi), decode_limit(x, band->u.band.lo)};
 }
 
-/* The same with its row: of a page that there is not, no key is listed. */
+/* Place with its row: a page that is missing lists no key. */
 static __device__ __forceinline__ struct decode_place decode_find(const struct decode_params &p,
                                                                   const struct decode_item &item,
                                                                   const struct decode_list &l,
@@ -98,15 +98,14 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
 
 /* ---- rows ---- */
 
-/* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Those of 8 bits are copied
- * behind the first half of these, until decode_widen. */
+/* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Rows of 8 bits are copied
+ * behind the first half, until decode_widen. */
 static __device__ __forceinline__ int decode_pieces(const struct decode_stored &of) {
     return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
 }
 
-/* Copies rows of keys into a panel with rows ROW bytes apart: of KEYS places this warp's share, four
- * at a time, 128 bytes of each by an instruction. Zeros where there is no key, and past a row's end unless
- * REST: decode_copy_rest follows. */
+/* Copies this warp's share of KEYS rows into a panel with rows ROW bytes apart: an instruction copies 128 bytes of
+ * four rows. Zeros where there is no key, and past a row's end unless REST (decode_copy_rest). */
 template <int KEYS, int WARPS, int ROW, bool REST>
 static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
                                                    const struct decode_stored &of, int32_t shift,
@@ -196,9 +195,8 @@ static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half)
     }
 }
 
-/* Turns the rows of 8 bits that this warp has copied, all its lanes' copies being complete, into rows of T
- * over the whole of theirs. Piece c is read before the pieces 2 c and 2 c + 1 are written, which cover pieces
- * up to c of what was copied. */
+/* Widens the rows of 8 bits that this warp has copied to rows of T, in place; all its lanes' copies are
+ * complete. Piece c is read before pieces 2 c and 2 c + 1 are written, which cover copied pieces up to c. */
 template <class T, int KEYS, int WARPS, int ROW>
 static __device__ __forceinline__ void decode_widen(uint32_t panel,
                                                     const struct decode_stored &of) {
@@ -209,7 +207,7 @@ static __device__ __forceinline__ void decode_widen(uint32_t panel,
         decode_widen_as<T, KEYS, WARPS, ROW, __NV_E5M2>(panel, half);
 }
 
-/* Where the scales of a step's keys stand in shared memory, in bytes. */
+/* Offset of the scales of a step's keys in shared memory, in bytes. */
 template <class shape> static __device__ __forceinline__ int decode_scales_at(int32_t step) {
     return shape::SCALES +
            step % shape::STAGES * shape::KEYS * shape::SCALES_KEY * (int)sizeof(float);
@@ -249,7 +247,7 @@ static __device__ __forceinline__ float decode_scale_late(const struct decode_pa
     return *reinterpret_cast<const float *>(filled_head_rows(p.v.scale, item));
 }
 
-/* Where 8 dims of a row of Q stand: in the second view, from p.d_first on. Q: its type. */
+/* Place of 8 dims of a row of Q: in the second view, from p.d_first on. Q: its type. */
 template <class Q, bool REST>
 static __device__ __forceinline__ const char *
 decode_q_at(const struct decode_params &p, const struct decode_item &item, int row, int dim) {

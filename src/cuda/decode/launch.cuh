@@ -9,8 +9,8 @@
 
 struct decode_variant {
     void (*kernel)(const struct decode_params);
-    int threads;            /* of a CTA */
-    int bytes, with_scales; /* of shared memory, where K or V has 8 bits the latter */
+    int threads;            /* threads of a CTA */
+    int bytes, with_scales; /* bytes of shared memory; with_scales: where K or V has 8 bits */
     cudaError_t (*allow)(const void *kernel); /* launch_shared of the larger */
 };
 

@@ -58,8 +58,8 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
     constexpr int TILES = shape::TILES, STEPS = shape::D / 16;
     const int lane = warp_lane();
     const int32_t n = of_k.scales;
-    /* MMAs that add to the same sums wait for one another: of one tile alone every second goes to other sums, or where
-     * registers allow three of four. */
+    /* MMAs that add to the same sums wait for one another. With one tile alone every second has other sums,
+     * or three of four where registers allow. */
     constexpr int MORE =
         TILES > 1 || STORED || (attention_has_small(typename shape::T()) && shape::D > 256) ? 1 : 3;
     float more[MORE][4] = {};
@@ -79,7 +79,7 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
                         for (int j = 0; j < TILES; j++)
 #pragma unroll
                             for (int e = 0; e < 4; e++) {
-                                float by = 1; /* of dims of the second view */
+                                float by = 1; /* factor of the second view's dims */
                                 if ((done - 1) / (DECODE_SCALE_DIMS / 16) < of_k.scaled)
                                     by = of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
                                 sum[STORED ? j : 0][e] += all(j, e) * by;

@@ -5,7 +5,7 @@
 #include "decode/step.cuh"
 #include "work/slots.cuh"
 
-/* Where a row of the tile lies: its head, its query, or whether there is none. */
+/* Row of the tile: its head, its query, or whether there is none. */
 struct decode_row {
     int32_t head, of_head, query; /* head: within the tile */
     bool is;

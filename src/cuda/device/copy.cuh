@@ -26,7 +26,7 @@ static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const voi
                  : "memory");
 }
 
-/* The same TO and FROM bytes further, which the instruction holds. */
+/* Copy between addresses TO and FROM bytes further on, which the instruction holds. */
 template <int TO, int FROM>
 static __device__ __forceinline__ void cp_async_16_l2_128_at(uint32_t to, const void *from,
                                                              bool wanted) {
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void cp_async_16_l2_128_at(uint32_t to, const 
                  : "memory");
 }
 
-/* The same, where `some`; else nothing is written. */
+/* Copy where `some`; else nothing is written. */
 static __device__ __forceinline__ void cp_async_16_l2_128_if(bool some, uint32_t to,
                                                              const void *from, bool wanted) {
     asm volatile("{\n"

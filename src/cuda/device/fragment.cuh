@@ -1,6 +1,6 @@
 /*
- * mma.sync fragments of every storage type: C += A B with A [16, K], B [K, 8], C [16, 8]; K is 16
- * for 16-bit types and 8 for f32 (TF32). With g = lane / 4 and t = lane % 4, a lane holds
+ * mma.sync fragments of every storage type: C += A B with A [16, K], B [K, 8], C [16, 8]. K is 16 for 16-bit
+ * types, 8 for f32 (TF32). With g = lane / 4 and t = lane % 4, a lane holds
  *
  *   word i of A    row g + 8 (i % 2)     columns of K number t + 4 (i / 2)
  *   word i of B    column g              the same columns of K

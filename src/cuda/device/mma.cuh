@@ -29,8 +29,8 @@ static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* ldmatrix.x4: four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address
- * of row l % 8 of matrix l / 8, and gets columns 2t, 2t + 1 of row g of each. */
+/* ldmatrix.x4: four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l
+ * % 8 of matrix l / 8. Each lane gets columns 2t, 2t + 1 of row g of each matrix. */
 static __device__ __forceinline__ void ldmatrix(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

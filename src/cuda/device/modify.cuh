@@ -46,11 +46,11 @@ template <int N> static __device__ __forceinline__ void modify_cap(float (&s)[N]
     }
 }
 
-/* What a score counts in exponents: `scale` before modify_cap, and after it. */
+/* Exponents that a score counts: `scale` before modify_cap, and after it. */
 static __device__ __forceinline__ float modify_unit(const struct modify_params &m, float scale) {
     return m.cap != 0 ? m.cap : scale;
 }
-/* The same after ALiBi, in kernels whose scale may be too small to divide slopes by. */
+/* Exponents after ALiBi, in kernels whose scale may be too small to divide slopes by. */
 static __device__ __forceinline__ float modify_scale(const struct modify_params &m, float scale) {
     return m.alibi ? 1 : modify_unit(m, scale);
 }
@@ -108,7 +108,7 @@ static __device__ __forceinline__ uint4 modify_words(const struct modify_query &
     return modify_philox<UNROLLED>(j / 16, q.i / 16, q.head, q.i % 8 * 4 + j % 8 / 2, seed);
 }
 
-/* Which of the eight. */
+/* Number among the eight. */
 static __device__ __forceinline__ uint32_t modify_word(const struct modify_query &q, uint32_t j) {
     return q.i / 8 % 2 * 4 + j / 8 % 2 * 2 + j % 2;
 }
@@ -149,8 +149,8 @@ static __device__ __forceinline__ uint32_t modify_kept(const struct modify_query
 
 #define MODIFY_UNIT_LOW 1.925963033500e-8f /* log2(e) less the float nearest to it */
 
-/* What O is divided by: the sum l of weights 2^(s - top), and the sink of head h. The exponent is kept
- * to twice f32's digits: a sink may lie 80 above the scores. */
+/* Denominator of O: the sum l of weights 2^(s - top), and the sink of head h. The exponent is kept to twice
+ * f32's digits: a sink may lie 80 above the scores. */
 static __device__ __forceinline__ float modify_denominator(const struct modify_params &m,
                                                            int32_t head, float top, float l) {
     if (!m.sink || !(l > 0))

@@ -6,9 +6,9 @@
  *   row 0   0 1 2 3 4 5 6 7          row 2   2 3 0 1 6 7 4 5
  *   row 1   1 0 3 2 5 4 7 6          row 3   3 2 1 0 7 6 5 4     ...
  *
- * TMA and WGMMA use the same swizzle (CU_TENSOR_MAP_SWIZZLE_128B). Rows of 64 bytes have pieces 0
- * to 3, which rows 4 to 7 of eight have in the other half. Rows 0 and 4 share 128 bytes, so do 1
- * and 5, 2 and 6, 3 and 7: eight rows of one piece are still in eight banks of 16 bytes.
+ * TMA and WGMMA use the same swizzle (CU_TENSOR_MAP_SWIZZLE_128B). Rows of 64 bytes have pieces 0 to 3, which
+ * rows 4 to 7 of eight have in the other half. Rows r and r + 4 of eight share 128 bytes: eight rows of one
+ * piece are still in eight banks of 16 bytes.
  */
 #ifndef TESSERA_CUDA_SWIZZLE_CUH
 #define TESSERA_CUDA_SWIZZLE_CUH

@@ -71,12 +71,12 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
 
-/* Maxima below this may be subtracted with an FMA: the unrounded product of score and scale and the
- * rounded maximum then differ by less than 2^-10. */
+/* Maxima below this may be subtracted with an FMA. The unrounded product of score and scale then differs
+ * from the rounded maximum by less than 2^-10. */
 #define ATTENTION_FAR 0x1p14f
 
-/* Which groups of 8 keys are computed together. ALL: groups 0, 1, ...; the struct is not read. Else
- * the j-th group is nibble j of `at`, and the first n count. */
+/* Groups of 8 keys that are computed together. ALL: groups 0, 1, ...; the struct is not read. Else the j-th
+ * group is nibble j of `at`, and the first n count. */
 struct attention_groups {
     uint32_t at;
     int n;
@@ -319,7 +319,7 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
         base[r] = far ? 0.0f : attention_base(state.m[r]) - attention_raise(T());
-    uint32_t least = ~0u; /* of the bits of P, less 1: 0 is not small */
+    uint32_t least = ~0u; /* smallest bits of P, less 1: 0 is not small */
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
 #pragma unroll

@@ -1,6 +1,6 @@
 /*
- * A warp's tile of f32 with mma.sync: tile.cuh with three TF32 MMAs for one (fragment.cuh). Panels hold f32; each warp splits the fragments that it loads. With g =
- * lane / 4, t = lane % 4:
+ * A warp's tile of f32 with mma.sync: tile.cuh with three TF32 MMAs for one (fragment.cuh). Panels hold f32; each
+ * warp splits its fragments. With g = lane / 4, t = lane % 4:
  *
  *   Q K^T   A: rows g, g + 8 of Q              B: key g; of 8 dims, dims t and t + 4
  *   P V     A: P of keys 2t, 2t + 1, as in S   B: dim g of those keys
@@ -183,7 +183,6 @@ attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
         fragment_mma_tf32(part, a[n].high, b[n].high);
 }
 
-/* sum += A B */
 template <bool ALL>
 static __device__ __forceinline__ void
 attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2],
@@ -225,7 +224,7 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
     }
 }
 
-/* Of this type half of the lanes address further dims of the same group. */
+/* Lanes of f32, half of which address further dims of the same group. */
 template <int ROW>
 static __device__ __forceinline__ struct attention_lanes
 attention_lanes_of(float, int lane = warp_lane()) {

@@ -58,7 +58,7 @@ static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_
     return lanes & GROUP;
 }
 
-/* What a warp's rows list of a step, as attention_listed has it. */
+/* Lists of a warp's rows in a step, as attention_listed has it. */
 struct attention_rows_list {
     bool whole;
     uint32_t some, part;

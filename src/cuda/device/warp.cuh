@@ -18,7 +18,6 @@ static __device__ __forceinline__ int warp_lane_here(void) {
     return lane;
 }
 
-/* The pointer that lane `lane` holds. */
 template <class T> static __device__ __forceinline__ T *warp_pointer(T *x, int lane) {
     return (T *)__shfl_sync(WARP_ALL, (unsigned long long)x, lane);
 }

@@ -30,7 +30,7 @@ word_write(const struct fill_params *p, const struct row_under_way *r, struct ti
     }
 }
 
-/* The same by the warp: each lane writes its column of each lane's word. */
+/* Writing by the warp: each lane writes its column of each lane's word. */
 static __device__ __forceinline__ void
 words_write(const struct fill_params *p, const struct row_under_way *r, struct tile_under_way *t,
             uint32_t first, uint32_t full, uint32_t band, int64_t at_full, int64_t at_band) {
@@ -51,7 +51,7 @@ words_write(const struct fill_params *p, const struct row_under_way *r, struct t
     }
 }
 
-/* Of a word those that give a full run, and those that give a band. */
+/* Bits of a word that give a full run, and those that give a band. */
 static __device__ __forceinline__ uint32_t word_full(const struct row_under_way *r,
                                                      const struct tile_under_way *t, uint32_t word,
                                                      uint32_t column) {

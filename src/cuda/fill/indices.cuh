@@ -1,6 +1,6 @@
 /*
- * Lists of block rows from indices. What the row lists, in order and each once, is its `columns`; runs of a
- * query tile are one stretch of them, whose ends a search finds.
+ * Lists of block rows from indices. The row's `columns` are those that it lists, ascending and each once. Runs
+ * of a query tile are one stretch of columns, whose ends a search finds.
  *
  *     in order   listed ones ascend and the others are behind them: the columns are the row up to these
  *     else       set      a bit for each in a bitmap; who sets it counts it in its bucket of 128 columns
@@ -21,7 +21,7 @@ struct some_indices {
     int32_t index[INDICES_AT_ONCE], before[INDICES_AT_ONCE / 2];
 };
 
-/* Where index i of them stands, e being the first: pairs of the team's threads lie side by side. */
+/* Place of index i, e being the first: pairs of the team's threads lie side by side. */
 static __device__ __forceinline__ uint32_t index_at(const struct team *team, uint32_t e,
                                                     int32_t i) {
     return e + (uint32_t)(i / 2 * 2 * team->threads + i % 2);
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void indices_next(const struct fill_params *p,
     for (uint32_t e = (uint32_t)(2 * (team)->thread); e < (r)->n;                                  \
          indices_next(p, team, r, &e, &some))
 
-/* What is wrong first among a thread's indices, which are looked at again: seldom, and out of the loop that counts. */
+/* First fault among a thread's indices, which are looked at again: seldom, and out of the loop that counts. */
 static __device__ __forceinline__ uint64_t indices_first(const struct fill_params *p,
                                                          const struct team *team,
                                                          const struct row_under_way *r) {
@@ -83,9 +83,10 @@ static __device__ __forceinline__ uint64_t indices_first(const struct fill_param
     return first;
 }
 
-/* Whether the row is in order, the same for all threads, and how many are listed if so; counts faults. As unsigned
- * numbers all that are not listed lie above those that are. Of a row in order one thread alone sees the end, and leaves
- * it at `end`; of others many do, and none reads it. last: whether this thread has the last of today's columns. */
+/* Whether the row is in order, alike for all threads, and how many are listed if so; counts faults. Unlisted
+ * ones, as unsigned numbers, lie above those that are listed. In an ordered row one thread alone sees the
+ * end, and leaves it at `end`; else many do, and none reads it. last: whether this thread has the last of
+ * today's columns. */
 static __device__ __forceinline__ int
 indices_ordered(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
                 struct some_indices some, uint32_t *end, uint32_t *listed, int *last) {
@@ -270,7 +271,7 @@ static __device__ __forceinline__ uint32_t indices_sort(const struct fill_params
     return taken;
 }
 
-/* Of n columns in order those below x. */
+/* Columns below x, of n in ascending order. */
 static __device__ __forceinline__ uint32_t columns_below(const int32_t *columns, uint32_t n,
                                                          uint32_t x) {
     uint32_t begin = 0;

@@ -16,7 +16,7 @@ static __device__ __forceinline__ struct unit_place unit_at(const struct fill_pa
     return at;
 }
 
-/* Where a unit's keys stand. */
+/* Place of a unit's keys. */
 static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_params *p,
                                                            uint32_t u) {
     const struct unit_place at = unit_at(p, u);
@@ -24,8 +24,8 @@ static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_par
     return p->arrays.keys + (int64_t)list * (uint32_t)p->shape.tiles + at.tile;
 }
 
-/* What a unit adds to places: parts more than one, and in the low half whether there are any. Sums stay
- * below twice the workers. */
+/* A unit's addend to places: parts more than one, and in the low half whether there are any. Sums stay below
+ * twice the workers. */
 static __device__ __forceinline__ uint64_t parts_added(int32_t parts) {
     return (uint64_t)(uint32_t)(parts - 1) << 32 | (uint64_t)(parts > 1);
 }
@@ -42,7 +42,8 @@ static __device__ __forceinline__ void combine_write(const struct fill_params *p
     combine->batch_head = (int32_t)at.packed;
     combine->tile = (int32_t)at.tile;
     combine->parts = parts;
-    combine->first_slot = sum_more(before) + (uint32_t)before; /* as many as parts of split tiles */
+    combine->first_slot =
+        sum_more(before) + (uint32_t)before; /* parts of split tiles before this one */
 }
 
 /* Writes the items of units first ... first + n - 1: a thread takes an item, and searches whose it is. sums: over the
@@ -74,7 +75,7 @@ static __device__ __forceinline__ void items_of_units(const struct fill_params *
     }
 }
 
-/* Of what all thread blocks over block rows have counted: a lane reads one number of every eighth. */
+/* Tallies of all thread blocks over block rows: a lane reads one number of every eighth. */
 static __device__ __forceinline__ uint64_t tallies_read(const struct fill_params *p) {
     uint64_t sum = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < TALLIES * p->blocks; i += (int32_t)blockDim.x)
@@ -89,7 +90,7 @@ static __device__ __forceinline__ void tallies_add(uint64_t sum) {
         tally_add((enum tally)lane, sum);
 }
 
-/* What is wrong first, over all thread blocks over block rows: looked for where a tally says that there is any. */
+/* First faults over all thread blocks over block rows: looked for where a tally says that there is any. */
 static __device__ __forceinline__ void firsts_read(const struct fill_params *p) {
     if (tally_of(TALLY_FAULTS) || tally_of(TALLY_OVERFLOWS))
         for (int32_t i = (int32_t)threadIdx.x; i < p->blocks; i += (int32_t)blockDim.x)
@@ -153,7 +154,7 @@ static __device__ __forceinline__ int units_few(const struct fill_params *p) {
 static __device__ __forceinline__ uint64_t items_write(const struct fill_params *p,
                                                        const struct team *team, uint32_t begin,
                                                        uint32_t end, int64_t keys, int64_t total) {
-    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* who sums */
+    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* threads that sum */
     const int64_t share = fill_share(&p->splits, total + p->units * p->splits.item);
     unsigned long long *sums =
         fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)of.thread); /* its own */
@@ -182,8 +183,8 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
     return before;
 }
 
-/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. Of few units a
- * warp knows all, and waits for no other. */
+/* A chunk of units. Each thread block sums what lies before its own by itself; the last knows all. A warp
+ * knows all of few units, and waits for no other. */
 static __global__ void __launch_bounds__(FILL_THREADS)
     fill_items(const __grid_constant__ struct fill_params p) {
     const int64_t chunk = blockIdx.x * p.items_chunk;
@@ -215,8 +216,8 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     }
 }
 
-/* What a thread block over block rows ends with: its tally or, where it is the only one, items; of few units by a warp.
- * The last warp has no tiles to tell of, mostly. */
+/* End of a thread block over block rows: its tally or, where it is the only one, items; of few units by a
+ * warp. The last warp has no tiles to tell of, mostly. */
 static __device__ __forceinline__ void rows_end(const struct fill_params *p) {
     const int few = units_few(p);
     const struct team team = team_first(few ? 32 : (int32_t)blockDim.x);

@@ -13,7 +13,7 @@ static __device__ __forceinline__ uint64_t bits_masked(uint64_t word, int64_t w,
     return left >= 64 ? word : left <= 0 ? 0 : word & ((UINT64_C(1) << left) - 1);
 }
 
-/* Where a row of BLOCK_ROWS begins and ends, row counting over all lists. */
+/* Bounds of a row of BLOCK_ROWS, row counting over all lists. */
 static __device__ __forceinline__ const int64_t *row_ends(const struct fill_params *p,
                                                           int64_t row) {
     return p->row_ptr + row + row / p->shape.rows;

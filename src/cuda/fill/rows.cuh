@@ -13,10 +13,10 @@ struct row_under_way {
     const int32_t *index;
     const uint64_t *bits;  /* 64-bit words */
     uint32_t list, row;    /* over all lists, and of the list */
-    uint32_t tile, tiles;  /* of the list its first one, and how many */
+    uint32_t tile, tiles;  /* the first in the list, and how many */
     uint32_t batch, given; /* the problem's; the row's number over the lists that are given */
     uint32_t n;            /* indices to look at */
-    uint32_t blocks;       /* that there are today */
+    uint32_t blocks;       /* blocks today */
     int32_t length;
     int64_t claim, first;  /* places of a tile's runs; where those of the first tile begin */
     enum fill_wrong wrong; /* with the row, not with what it lists */
@@ -24,10 +24,10 @@ struct row_under_way {
 
 /* A query tile of it. */
 struct tile_under_way {
-    int64_t full, band; /* where the next runs stand */
+    int64_t full, band; /* places of the next runs */
     struct fill_cut cut;
     struct fill_columns columns;
-    uint32_t keys;   /* of runs that this thread wrote */
+    uint32_t keys;   /* keys of runs that this thread wrote */
     uint64_t masked; /* pairs of these that no row lists, negative */
 };
 
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void row_read(const struct fill_params *p,
         r->wrong = FILL_OVERFLOW;
 }
 
-/* What is wrong with the row or an entry of it, as one number. */
+/* Faults of the row or an entry, as one number. */
 static __device__ __forceinline__ uint64_t row_order(const struct fill_params *p,
                                                      const struct row_under_way *r,
                                                      enum fill_wrong wrong, int64_t where) {
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void tile_write(const struct fill_arrays *a, i
     }
 }
 
-/* What the tiles of a row are that all list n columns: no cut. A thread takes a tile. */
+/* Tiles of a row that all list n columns: no cut. A thread takes a tile. */
 static __device__ __forceinline__ void tiles_end(const struct fill_params *p,
                                                  const struct team *team,
                                                  const struct row_under_way *r, uint32_t n,
@@ -216,7 +216,7 @@ static __device__ __forceinline__ int64_t tile_sums(const struct team *team,
     return (int64_t)team_sums_of(team, warp_sum(t->keys), place).all;
 }
 
-/* What a tile is, in the arrays and the tally: its runs end where t stands. */
+/* A tile's entry in arrays and tally: its runs end at t. */
 static __device__ __forceinline__ void tile_end(const struct fill_arrays *a, int64_t T,
                                                 int64_t full, int64_t band,
                                                 const struct tile_under_way *t, int64_t keys) {

@@ -1,7 +1,7 @@
 /*
- * Threads that fill together: a warp, or the whole thread block. The kernels of this folder are C that
- * nvcc compiles; tests compile the same files for the host (tests/support/emulated.h), so they include
- * nothing of CUDA, and every barrier of a team is met by all of its threads.
+ * Threads that fill together: a warp, or the whole thread block. Kernels of this folder are C that nvcc
+ * compiles; tests compile the same files for the host (tests/support/emulated.h). So no file includes CUDA
+ * headers, and all threads of a team meet every barrier.
  */
 #ifndef TESSERA_CUDA_FILL_TEAM_CUH
 #define TESSERA_CUDA_FILL_TEAM_CUH
@@ -19,7 +19,7 @@
 
 #define TEAM_LANES 0xffffffffu
 
-/* Of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
+/* Shared memory of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
 extern __shared__ __align__(16) unsigned long long fill_shared[];
 
 /* Words of it: the tally, and what is wrong first. */
@@ -72,7 +72,7 @@ static __device__ __forceinline__ int32_t team_warps(const struct team *team) {
     return team->threads / 32;
 }
 
-/* What threads of the team wrote before is seen by all of them after. */
+/* Barrier of the team: writes before it are seen by all threads after it. */
 static __device__ __forceinline__ void team_wait(const struct team *team) {
     if (team->threads == 32)
         __syncwarp(TEAM_LANES);
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void team_wait(const struct team *team) {
         __syncthreads();
 }
 
-/* The same, and whether any of them says so. */
+/* Barrier that answers whether any thread has x. */
 static __device__ __forceinline__ int team_any(const struct team *team, int x) {
     if (team->threads != 32)
         return __syncthreads_or(x);
@@ -111,8 +111,8 @@ static __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
     return x;
 }
 
-/* Sums over the team's threads before this one, of a number that is the same for a whole warp, and over
- * all: each warp's stands in place[]. */
+/* Sums of a number that is the same for a whole warp: over the team's threads before this one, and over all.
+ * Each warp's stands in place[]. */
 struct team_sums {
     uint64_t before, all;
 };
@@ -164,7 +164,7 @@ static __device__ __forceinline__ void first_keep(uint64_t order) {
     if (order != FILL_NOWHERE)
         atomicMin(fill_shared + FILL_FIRST, (unsigned long long)order);
 }
-/* The same of the lanes of a warp. */
+/* The first over the lanes of a warp. */
 static __device__ __forceinline__ void first_warp(uint64_t order) {
     for (int32_t step = 16; step; step /= 2)
         order = fill_earlier(order, __shfl_xor_sync(TEAM_LANES, order, step));

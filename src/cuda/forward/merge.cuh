@@ -9,9 +9,8 @@
 #include <cuda_runtime.h>
 
 #define MERGE_WARPS 4          /* rows of a block at a time */
-#define MERGE_BLOCKS (1 << 16) /* of a grid at most */
+#define MERGE_BLOCKS (1 << 16) /* CTAs of a grid at most */
 
-/* The row (b, h, n) of a view. */
 template <class T>
 static __device__ __forceinline__ T *merge_row(const struct rows_view &view, int64_t b, int64_t h,
                                                int64_t n) {

@@ -51,8 +51,8 @@ size_t gradient_workspace(const struct kernel_args *args) {
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
-/* The power of two that q is multiplied by: scores below 2^67 stay in range. It is 1 for all scales but the
- * smallest, since q is also what dK is a sum of: none of its digits may be lost. f16 has none. */
+/* The power of two that q is multiplied by: scores below 2^67 stay in range. All scales but the smallest
+ * give 1, since dK is a sum of q, no digit of which may be lost. f16 has none. */
 static double query_scale(const struct problem *p) {
     int exponent;
     frexp(p->scale, &exponent);

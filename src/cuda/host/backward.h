@@ -1,4 +1,4 @@
-/* What the host hands to the fused backward on CUDA. */
+/* Launch parameters of the fused backward on CUDA. */
 #ifndef TESSERA_CUDA_BACKWARD_H
 #define TESSERA_CUDA_BACKWARD_H
 
@@ -19,30 +19,30 @@ struct gradient_params {
     struct attention_image image;
     struct rows_view x[2], y[2], out[2]; /* out: data NULL where it is not wanted */
     bool wide[2];                        /* out is f32, whatever the problem's type */
-    float factor[2];                     /* what sums are multiplied by */
-    float x_scale, y_scale;              /* of x[0], y[0]: q is multiplied by a power of two */
-    float score_scale;                   /* what scores lack to be in base 2 */
+    float factor[2];                     /* factors of the sums */
+    float x_scale, y_scale; /* scales of x[0], y[0]: q is multiplied by a power of two */
+    float score_scale;      /* factor that takes scores to base 2 */
     struct query_stats stats;
     float *slots;
     int64_t slot_floats, n_combines;
     int32_t slot_dims[2];
-    int32_t d[2];                           /* of both tensors of a side, and of their gradients */
+    int32_t d[2]; /* dims of both tensors of a side, and of their gradients */
     int32_t granule_bits, tile_rows, words; /* words: 64-bit ones of a row mask */
     int32_t workers;
     int32_t heads_q, n_q;
-    int32_t first_dim; /* of those that a launch computes the gradients of */
+    int32_t first_dim; /* first of the dims whose gradients a launch computes */
     int32_t alignment; /* bytes, of rows of all tensors */
     bool copied;       /* rows of x and y can be copied 16 bytes at a time */
     struct modify_params modify;
-    float cap_scale; /* what scores lack to be softcap's arguments */
+    float cap_scale; /* factor that takes scores to softcap's arguments */
     int32_t n_kv;
-    int32_t slope_warps; /* of a thread block for the highest tile */
+    int32_t slope_warps; /* warps of a thread block for the highest tile */
     double *slopes;      /* [items][slope_warps]: shares of d_alibi, or NULL */
     float *d_alibi;
 };
 
-/* Rows of a warp, or of a pair: high tiles have 32 where the registers hold their sums, which halves
- * the shared memory traffic of an MMA. */
+/* Rows of a warp or pair: high tiles have 32 where registers hold their sums. That halves the shared memory
+ * traffic of an MMA. */
 #define GRADIENT_WARP(head, f16, rows) ((rows) > 32 && !(f16) && (head) <= 128 ? 32 : 16)
 
 /* Pairs of warps, of which one computes scores, the other dP (roles.cuh). */

@@ -1,4 +1,4 @@
-/* What launches of split tiles end with: their combines, which all kernels of a family share. */
+/* Combines that launches of split tiles end with, which all kernels of a family share. */
 #ifndef TESSERA_CUDA_COMBINE_H
 #define TESSERA_CUDA_COMBINE_H
 

@@ -1,4 +1,4 @@
-/* What the host hands to decode kernels, which walk a filled image (docs/design/device_lists.md). */
+/* Launch parameters of decode kernels, which walk a filled image (docs/design/device_lists.md). */
 #ifndef TESSERA_CUDA_DECODE_H
 #define TESSERA_CUDA_DECODE_H
 
@@ -6,14 +6,14 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 
-/* A place of a step: its key, -1 for none, the row of K and V where it lies, and the rows of the tile that
- * list it, from the first to the last. Row r is row r % 2^shift of page r / 2^shift. */
+/* Place of a step: its key, -1 for none, its row of K and V, and the first and last tile row that list it.
+ * Row r is row r % 2^shift of page r / 2^shift. */
 struct decode_place {
     int32_t key, row;
     int16_t first, last;
 };
 
-/* Where rows of keys, values or scales lie: strides and the size of a row, in bytes. Paged ones have no
+/* Layout of rows of keys, values or scales: strides and the size of a row, in bytes. Paged ones have no
  * batches, others no pages. */
 struct decode_layout {
     const char *data;
@@ -21,12 +21,12 @@ struct decode_layout {
     int32_t size;
 };
 
-/* How a cache holds keys, or values. Rows of keys may go on in a second view, `rest`, which has 16 bits and
- * no scales; its size is 0 where there is none. */
+/* Storage of a cache's keys, or values. Rows of keys may go on in a second view, `rest`, with 16 bits and no
+ * scales; its size is 0 where there is none. */
 struct decode_stored {
     int32_t eight_bit; /* 0: of the type of products; else of 8 bits, TESS_E4M3 or TESS_E5M2 */
-    int32_t scales;    /* of a row, one for each DECODE_SCALE_DIMS dims or one alone; 0: none */
-    int32_t scaled;    /* dims that scales are of, in units of DECODE_SCALE_DIMS, rounded up */
+    int32_t scales; /* scales of a row, one for each DECODE_SCALE_DIMS dims or one alone; 0: none */
+    int32_t scaled; /* dims that scales are of, in units of DECODE_SCALE_DIMS, rounded up */
     struct decode_layout rows, scale, rest;
 };
 #define DECODE_SCALE_DIMS 128
@@ -38,33 +38,33 @@ struct decode_params {
     const int64_t *keys, *full_ptr, *full_end, *masked_ptr, *masked_end;
     const struct list_run *full;
     const struct list_masked *masked;
-    int64_t tiles;        /* of a list */
+    int64_t tiles;        /* tiles of a list */
     const int32_t *table; /* [batch] rows, NULL: not paged, and pages hold 2^31 rows */
     int64_t columns;      /* entries from row to row of the table */
     int32_t pages, shift;
-    int32_t rows;     /* of a page; not paged, of the capacity */
+    int32_t rows;     /* rows of a page; not paged, of the capacity */
     int32_t block_kv; /* keys of a block; run.granule_bits: log2 of those of a granule */
     struct decode_stored k, v;
     struct rows_view q_rest; /* second view of q */
     int32_t d_first; /* dims of first views of q and k: d_qk where there are no second ones */
-    bool o_f32;      /* o is f32 */
-    bool v_in_k;     /* v is the first dims of k: it may be fetched with it */
-    bool v_late;     /* v has one scale, of the tensor or head, by which o is multiplied */
-    bool stored;     /* K or V has 8 bits */
+    bool o_f32;
+    bool v_in_k; /* v is the first dims of k: it may be fetched with it */
+    bool v_late; /* v has one scale, of the tensor or head, by which o is multiplied */
+    bool stored; /* K or V has 8 bits */
     int32_t multiprocessors;
     int32_t packs; /* packed heads of all batches */
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);
 
-/* What the table asks: NULL, or why kernels refuse a problem. Products are of one type, which keys and values
- * of 8 bits become. */
+/* Refusals that the table asks for: NULL, or why kernels refuse a problem. Products are of one type, which
+ * keys and values of 8 bits become. */
 const char *decode_types_refused(tess_type product, const struct problem *problem);
 const char *decode_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_64_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target);
-/* What tess_plan_print says beside a kernel's name, as snprintf writes it. */
+/* Words that tess_plan_print has beside a kernel's name, as snprintf writes them. */
 int decode_detail(const struct kernel_args *args, char *room, size_t size);
 
 #endif

@@ -9,7 +9,7 @@
 
 /* Why there is no device, NULL where the code does not say so: the runtime's words are of its versions alone. */
 static const char *absence(cudaError_t code) {
-    int driver = 0; /* it stays 0 where none is installed */
+    int driver = 0; /* 0 where none is installed */
     if (code == cudaErrorNoDevice)
         return "the NVIDIA driver finds no GPU";
     if (code != cudaErrorInsufficientDriver)

@@ -1,9 +1,9 @@
 /* Sizes of the launches that fill an image. */
 #include "host/fill.h"
 
-#define RESIDENT_THREADS 2048 /* of a multiprocessor */
-#define WORDS_OF_THREAD 64    /* of a bitmap, at most */
-#define ENTRIES_OF_THREAD 4   /* of a block row, or words: fewer do not pay */
+#define RESIDENT_THREADS 2048 /* threads of a multiprocessor */
+#define WORDS_OF_THREAD 64    /* words of a bitmap, at most */
+#define ENTRIES_OF_THREAD 4   /* entries of a block row, or words: fewer do not pay */
 #define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
 #define MOST_CHUNKS 64        /* thread blocks that each sum what lies before them */
 #define LEAST_CHUNK 2048
@@ -39,8 +39,8 @@ static int64_t rounded(int64_t n, int64_t to) {
     return chunks(n, to) * to;
 }
 
-/* Shared memory of a team of indices, of `most` words of 32 bits: columns where they find room, and a
- * bitmap of all columns, or of as many as find room. */
+/* Shared memory of a team of indices, of `most` words of 32 bits. Columns are there where room is; the
+ * bitmap has all columns, or as many as fit. */
 static void team_divide(struct fill_params *p, int64_t most, int64_t words, int64_t columns) {
     const int64_t stage = rounded(columns, 4);
     const int64_t window = FILL_WINDOW + FILL_WINDOW / FILL_BUCKET / 4 + FILL_WINDOW / FILL_BUCKET;
@@ -57,8 +57,8 @@ static int64_t rows_shared(const struct fill_params *p) {
     return (int64_t)(FILL_SUMS * sizeof(uint64_t)) + max_i64(teams, items);
 }
 
-/* Who takes the block rows, and what they have of shared memory. Where many rows have long bitmaps, few
- * teams find room at once, and are large. */
+/* Teams for the block rows, and their shared memory. Where many rows have long bitmaps, few teams find room
+ * at once, and are large. */
 static void rows_divide(struct fill_params *p, const tess_target *target) {
     const struct fill_shape *s = &p->shape;
     const int64_t rows = s->batches * s->heads * s->rows, words = chunks(s->cols, 32);

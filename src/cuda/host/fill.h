@@ -5,24 +5,24 @@
 
 #include "plan/kernels.h"
 
-#define FILL_WARPS 4          /* of a thread block whose warps each take block rows */
+#define FILL_WARPS 4          /* warps of a thread block that each take block rows */
 #define FILL_MOST_BLOCKS 2048 /* thread blocks over block rows: so many tallies */
-#define FILL_ROW_THREADS 512  /* of a thread block that takes a block row, at most */
-#define FILL_THREADS 1024     /* of a thread block over places or items */
-#define FILL_TILE_THREADS 128 /* of a thread block over query tiles */
+#define FILL_ROW_THREADS 512  /* threads for one block row, at most */
+#define FILL_THREADS 1024     /* threads of a block over places or items */
+#define FILL_TILE_THREADS 128 /* threads of a block over query tiles */
 
-/* Shared memory: two sums of up to 32 warps, the tally, what is wrong first, ends of rows and the keys of the first
- * tiles; then, for each block row of indices under way, a bitmap, a count and a sum for each of its buckets, and room
- * for columns; or of items sums over units. */
+/* Shared memory: two sums of up to 32 warps, the tally, the first fault, ends of rows and keys of the first
+ * tiles. Then each block row of indices under way has a bitmap, a count and a sum for each bucket, and room
+ * for columns. Kernels over items have sums over units there. */
 #define FILL_FEW 32               /* units that a warp has a lane each for */
 #define FILL_SUMS (74 + FILL_FEW) /* words of 64 bits */
 #define FILL_BUCKET 4             /* words of 32 columns */
 #define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
 #define FILL_WINDOW 64                /* words: counts of their buckets are 16 bytes */
 #define FILL_MOST_SHARED (224 * 1024) /* bytes */
-#define FILL_SURE_SHARED (48 * 1024)  /* where the target says nothing */
+#define FILL_SURE_SHARED (48 * 1024)  /* bytes where the target says nothing */
 
-/* What a thread block counts: sums of integers, so that their order does not matter. */
+/* Counts of a thread block: sums of integers, so that their order does not matter. */
 enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
 
 struct fill_params {
@@ -40,11 +40,11 @@ struct fill_params {
     uint64_t *firsts;  /* [blocks]: what it found wrong first, by fill_order */
     uint64_t layout;
     int64_t units, list_heads, list_packs;
-    int32_t threads;     /* that take a block row together: 32, or the thread block */
+    int32_t threads;     /* threads that take a block row together: 32, or the thread block */
     int32_t thread_bits; /* 2^thread_bits threads */
     int32_t block;       /* threads of a thread block */
     int32_t blocks;      /* thread blocks over block rows (RANGES: query tiles) */
-    int32_t words;       /* of a bitmap, of 32 columns each, in FILL_WINDOWs; 0: none */
+    int32_t words;       /* words of a bitmap, of 32 columns each, in FILL_WINDOWs; 0: none */
     int32_t stage; /* columns of a team in shared memory, at most; 0: they stand in the image */
     int32_t pairs; /* whether rows of indices begin at multiples of 8 bytes, and their runs of 16 */
     int32_t room;  /* words of 32 bits that a team has of shared memory */

@@ -1,4 +1,4 @@
-/* What the host hands to fused kernels: a plan's image in device memory, and plain numbers. */
+/* Launch parameters of fused kernels: a plan's image in device memory, and plain numbers. */
 #ifndef TESSERA_CUDA_ATTENTION_H
 #define TESSERA_CUDA_ATTENTION_H
 
@@ -38,24 +38,24 @@ struct attention_params {
     int64_t n_items, n_combines; /* at most: what grids are sized by */
     int32_t granule_bits;        /* log2 of the granule's size */
     int32_t tile_rows, slot_dims;
-    int32_t tile_heads;  /* query heads packed into a tile (GQA packing), tile_rows rows each */
-    int64_t slot_floats; /* of a slot */
+    int32_t tile_heads; /* query heads packed into a tile (GQA packing), tile_rows rows each */
+    int64_t slot_floats;
     int32_t workers;
-    bool thin; /* of struct prepared */
+    bool thin; /* struct prepared's */
     bool tma;  /* the plan has K and V copied by TMA */
     int32_t batch, heads_q, heads_kv, n_q, n_kv;
     int32_t d_qk, d_v;
     int32_t alignment; /* bytes, of rows of q, k, v and o */
     bool copied;       /* rows of q, k and v can be copied 16 bytes at a time */
-    /* Their product is the scale times log2(e). q_scale is a power of two (cuda_scale_power),
-     * negative where the scale is, so that maxima stay maxima. */
+    /* Factors of the scale times log2(e). q_scale is a power of two (cuda_scale_power), negative where the scale
+     * is, so that maxima stay maxima. */
     float q_scale, score_scale;
     struct modify_params modify;
-    const struct image_header *header; /* of the image */
+    const struct image_header *header;
 };
 
-/* CTAs of a tensor-core kernel that share a multiprocessor, for heads of up to `head` dims and
- * tiles of `rows` rows: what registers and an H200's shared memory allow. */
+/* CTAs of a tensor-core kernel on a multiprocessor, for heads of up to `head` dims and tiles of `rows` rows.
+ * Registers and an H200's shared memory set the limit. */
 #define ATTENTION_BLOCKS(head, rows)                                                               \
     ((head) > 128  ? ((rows) > 16 ? 1 : 3)                                                         \
      : (head) > 64 ? ((rows) > 32   ? 2                                                            \
@@ -70,12 +70,12 @@ struct attention_params {
      : (rows) > 16 ? 8                                                                             \
                    : 16)
 
-/* The same for f32, which shared memory limits further. */
+/* CTAs for f32, which shared memory limits further. */
 #define ATTENTION_BLOCKS_F32(head, rows)                                                           \
     ((rows) > 64 && (head) > 64 ? 1 : (rows) > 32 ? 2 : (rows) > 16 ? 4 : 8)
 
-/* Warps of a small-M tile (forward/sm80_small_m), over which the head dim is split; and its CTAs on
- * a multiprocessor: what registers and an H200's shared memory allow. */
+/* Warps of a small-M tile (forward/sm80_small_m), over which the head dim is split; and its CTAs on a
+ * multiprocessor. Registers and an H200's shared memory set the limit. */
 #define ATTENTION_WARPS_SMALL_M(head, rows)                                                        \
     ((head) > 768                  ? ((rows) > 8 ? 8 : 16)                                         \
      : (head) > 512                ? ((rows) > 8 ? 12 : 6)                                         \
@@ -91,18 +91,17 @@ struct attention_params {
      : (head) > 64  ? 12                                                                           \
                     : 16)
 
-/* The same for 16 bits. */
+/* Warps for 16 bits. */
 #define ATTENTION_WARPS_SMALL_M_16BIT(head) ((head) > 768 ? 8 : (head) > 512 ? 6 : 4)
 #define ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows)                                                 \
     ((head) > 768 ? ((rows) > 8 ? 1 : 2) : (head) > 512 || (rows) > 16 ? 2 : (rows) > 8 ? 3 : 4)
 
-/* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared
- * memory traffic of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the
- * registers; so have THIN lists (attention_params) of up to 64 dims, of which 32 rows have little
- * in common. Tiles of up to 16 rows have short steps: more CTAs then fit a multiprocessor, and a
- * warp mostly waits. Keys of f32 take long, so all its steps are short, and those of tiles of up to 16
- * rows half as long. Eight and four CTAs then fit a multiprocessor of an H200, where steps of 32 keys
- * allow five and two. */
+/* Keys of a step, and rows of a warp. High tiles have 32 rows a warp, which halves the shared memory traffic
+ * of an MMA. Rows of more than 256 bytes have 16, since sums would not fit the registers. So have THIN lists
+ * (attention_params) of up to 64 dims, whose rows have little in common. Tiles of up to 16 rows have short
+ * steps: more CTAs then fit a multiprocessor, and a warp mostly waits. Keys of f32 take long, so all its
+ * steps are short, and those of tiles of up to 16 rows half as long. Eight and four CTAs then fit a
+ * multiprocessor of an H200, where steps of 32 keys allow five and two. */
 #define ATTENTION_STEP(head, rows) ((rows) > 64 ? (head) > 64 ? 64 : 128 : (rows) > 16 ? 64 : 32)
 #define ATTENTION_STEP_F32(rows) ((rows) > 16 ? 32 : 16)
 #define ATTENTION_WARP(head, rows, thin)                                                           \
@@ -114,22 +113,22 @@ struct attention_params {
 #define ATTENTION_GRANULE_F32 16
 #define ATTENTION_GRANULE_SMALL_M 16
 
-/* What the table asks of every fused kernel (forward.c). */
+/* Answers to the table for every fused kernel (forward.c). */
 size_t attention_image_size(const struct kernel_args *args);
 struct attention_image attention_image_of(const struct kernel_args *args);
 size_t attention_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                              char *image);
 size_t attention_workspace(const struct kernel_args *args);
 struct attention_params attention_params_of(const struct kernel_args *args);
-/* The same without lists: tensors, sizes, slots and modifiers. */
+/* Parameters without lists: tensors, sizes, slots and modifiers. */
 struct attention_params attention_params_shared(const struct kernel_args *args);
 /* NULL, or why Hopper's kernels refuse a problem. */
 const char *attention_sm90_refuses(const struct problem *problem, const tess_target *target);
 
 #define LOG2_E 1.4426950408889634
 
-/* Whether rows are copied 16 bytes at a time: as the plan has it, where steps from row to row fit 32
- * bits, of q, k, v and one more tensor, which may be one of them. */
+/* Whether rows of q, k, v and `more` are copied 16 bytes at a time: as planned, where steps from row to row
+ * fit 32 bits. */
 bool attention_rows_copied(const struct kernel_args *args, const struct view *more);
 
 #endif

@@ -1,5 +1,5 @@
-/* What images on a device begin with: their version, and of each array the place, the room and how
- * much of it is filled. */
+/* Beginning of images on a device: their version, and of each array the place, the room and how much of it
+ * is filled. */
 #ifndef TESSERA_CUDA_IMAGE_HEADER_H
 #define TESSERA_CUDA_IMAGE_HEADER_H
 

@@ -1,5 +1,5 @@
-/* What the host calls of the units that nvcc compiles: one launch function for each kernel.
- * Launches only: nothing is allocated, copied or waited for. */
+/* Launch functions of the units that nvcc compiles, one for each kernel. Launches only: nothing is
+ * allocated, copied or waited for. */
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
@@ -14,9 +14,7 @@
 extern "C" {
 #endif
 
-/* cuda_NAME; fused ones also have cuda_NAME_shared: bytes of shared memory of a CTA, which the table tells
- * planning. Those of the stages that copy by TMA alone have cuda_NAME_refuses_run: NULL, or why a run's tensors
- * have no tensor maps. */
+/* cuda_NAME; fused ones also have cuda_NAME_shared: shared bytes of a CTA, which the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \
     cudaError_t cuda_attention_##name(const struct attention_params *p, cudaStream_t stream);      \
     int64_t cuda_attention_##name##_shared(int32_t rows);
@@ -68,7 +66,6 @@ cudaError_t cuda_sddmm_modify(const struct staged_params *p, cudaStream_t stream
 /* Whether the current device is the target's, where images lie and kernels run; -1 is any. */
 tess_status device_is_current(const tess_target *target, const char *function, tess_error *error);
 
-/* A CUDA error as a status. */
 tess_status cuda_failed(tess_error *error, cudaError_t code, const char *function,
                         const char *argument, const char *call);
 

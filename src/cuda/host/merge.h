@@ -1,4 +1,4 @@
-/* What the host hands to the kernel that merges partial results: their views, by value. */
+/* Launch parameters of the kernel that merges partial results: their views, by value. */
 #ifndef TESSERA_CUDA_MERGE_H
 #define TESSERA_CUDA_MERGE_H
 
@@ -6,13 +6,13 @@
 
 #include <cuda_runtime_api.h>
 
-/* As many as fit the 4 KB of a launch's parameters. */
+/* Most parts that fit the 4 KB of a launch's parameters. */
 #define MERGE_PARTS 60
 
 struct merge_params {
     struct rows_view o[MERGE_PARTS], lse[MERGE_PARTS];
     struct rows_view o_out, lse_out; /* lse_out.data NULL = not wanted */
-    int64_t rows;                    /* of all batches and heads */
+    int64_t rows;                    /* rows of all batches and heads */
     int64_t heads, n;
     int32_t parts, d_v;
 };
@@ -29,7 +29,7 @@ cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out
 }
 #endif
 
-/* What the backend has of it. */
+/* The backend's merge. */
 tess_status cuda_merge_run(const struct merge_args *args, tess_error *error);
 
 #endif

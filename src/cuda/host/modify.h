@@ -12,8 +12,8 @@ struct modify_params {
     const uint64_t *seed;                    /* NULL: no dropout */
     const int32_t *key_positions;            /* [n_kv], or NULL: a key's number and first_key */
     uint32_t first_key, first_position;      /* modulo 2^32 */
-    uint32_t first_query, first_head, heads; /* of dropout; heads: from a batch to the next */
-    uint32_t dropped;                        /* of 65536 words */
+    uint32_t first_query, first_head, heads; /* dropout's; heads: from a batch to the next */
+    uint32_t dropped;                        /* draws that drop, of 65536 */
     float kept;                              /* 65536 / (65536 - dropped) */
     /* Inf where O is a mean of numbers of its type, and so no larger than they are. 0 where dropout or
      * scales of V may take it past the type's largest number. */

@@ -1,4 +1,4 @@
-/* Where rows of a tensor are, as launch parameters have them. */
+/* Rows of a tensor, as launch parameters have them. */
 #ifndef TESSERA_CUDA_ROWS_H
 #define TESSERA_CUDA_ROWS_H
 

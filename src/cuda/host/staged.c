@@ -32,7 +32,7 @@ struct staged_params staged_sizes(const struct problem *p, const tess_target *ta
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
     const int64_t mean = of->count ? of->columns / of->count : 0;
     const int64_t chunks = (mean + CUDA_CHUNK - 1) / CUDA_CHUNK;
-    const int even = of->widest <= 2 * mean + 32; /* as widths drawn for each are */
+    const int even = of->widest <= 2 * mean + 32; /* widths drawn for each are */
     return (struct staged_params){
         .n_items = of->count,
         .n_bands = of->bands,

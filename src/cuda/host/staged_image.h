@@ -8,8 +8,8 @@
 /* Columns of a block row of scores that one unit of SDDMM computes. */
 #define CUDA_CHUNK 128
 
-/* Where an item's block row is: what would take three loads in sequence. Two pieces of 16 bytes, as
- * kernels load it. */
+/* Place of an item's block row, which would take three loads in sequence. Two pieces of 16 bytes, as kernels
+ * load it. */
 struct block_row_place {
     int64_t entry;  /* its first tile */
     int64_t scores; /* its first value */
@@ -17,8 +17,7 @@ struct block_row_place {
     int32_t batch_head, row; /* b * heads_q + h, block row */
 };
 
-/* Where the scores of a block row are, for kernels that pass over all block rows in memory order:
- * one piece of 16 bytes. */
+/* Scores of a block row, for kernels that pass over all block rows in memory order: one piece of 16 bytes. */
 struct block_row_scores {
     int64_t scores;
     int32_t tiles, batch_head;

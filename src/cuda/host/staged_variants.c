@@ -1,4 +1,4 @@
-/* What variants of the stages take: block rows, heads, and rows in memory. */
+/* Refusals of variants of the stages: block rows, heads, and rows in memory. */
 #include "host/staged.h"
 
 /* Whether rows of d elements are whole aligned pieces of 16 bytes. */
@@ -13,7 +13,7 @@ static int known(const struct staged_params *p) {
 #define REFUSES(variant)                                                                           \
     const char *variant##_refuses(const struct problem *problem, const struct staged_params *p)
 
-/* Of SpMM that rounds weights to the storage type: gradients of scores have any size. */
+/* Refusal of SpMM that rounds weights to the storage type: gradients of scores have any size. */
 static const char *gradient_refused(const struct problem *problem) {
     return problem->operation == TESS_ATTENTION_BACKWARD && problem->type != TESS_F32
                ? "it rounds weights of attention to 16 bits: gradients of scores have any size"

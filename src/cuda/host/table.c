@@ -199,8 +199,8 @@ static double gradient_dims(const struct trial *trial) {
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
 }
 
-/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one; `even` is a tile's
- * mean of keys over its most. What a short last wave takes: docs/notes/planning.md, "Short waves". */
+/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. `even`: a
+ * tile's mean of keys over its most. Time of a short last wave: docs/notes/planning.md, "Short waves". */
 static double waves(double tiles, double workers, double multiprocessors, double even) {
     const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
     const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;

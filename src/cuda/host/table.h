@@ -1,5 +1,5 @@
-/* The CUDA backend's table of kernels, which needs neither nvcc nor a device: planning reads it, and
- * what runs on a device stands behind the functions below (run.c, device.c). */
+/* The CUDA backend's table of kernels, which planning reads without nvcc or a device. Code that runs on one
+ * stands behind the functions below (run.c, device.c). */
 #ifndef TESSERA_CUDA_TABLE_H
 #define TESSERA_CUDA_TABLE_H
 
@@ -32,16 +32,16 @@ extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
 size_t cuda_image_size(const struct kernel_args *args);
-/* Its header, all arrays of which are full; and its arrays, where the image lies at `image`. Answers how
+/* An image's header, all arrays of which are full; and its arrays, where the image lies at `image`. Answers how
  * many. */
 void cuda_image_header(const struct kernel_args *args, void *header);
 size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                         char *image);
 
-/* What a launch is, beside its kernel: operand path, and launches that follow. */
+/* Words about a launch beside its kernel: operand path, and launches that follow. */
 int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 
-/* What planning asks of the backend; and of its images. */
+/* Answers to planning, and for its images. */
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS,                                 \
     .prepare = {.make = prepare_lists,                                                             \

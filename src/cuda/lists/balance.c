@@ -8,15 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP 8           /* places that a warp computes or passes over together */
-#define WARPS 8           /* at most */
-#define SETS (1 << WARPS) /* of warps */
+#define GROUP 8 /* places that a warp computes or passes over together */
+#define WARPS 8 /* at most */
+#define SETS (1 << WARPS)
 #define HALF_SETS (1 << WARPS / 2)
-#define ROWS_MAX 256 /* of a tile */
+#define ROWS_MAX 256 /* rows of a tile */
 
 /* The granules of a tile by the set of warps that list them. */
 struct sets {
-    int64_t first[SETS + 1]; /* of set s: by[first[s]] ... by[first[s + 1] - 1] */
+    int64_t first[SETS + 1]; /* set s: by[first[s]] ... by[first[s + 1] - 1] */
     int64_t taken[SETS];
     int64_t *by;
     int32_t some[SETS]; /* sets with granules that are not taken, those of few warps first */
@@ -26,8 +26,8 @@ struct sets {
 /* A step while it is filled. */
 struct fill {
     int64_t left;        /* granules that were not taken when it began */
-    int64_t tot[WARPS];  /* of these, those that each warp lists */
-    int64_t load[WARPS]; /* of the step */
+    int64_t tot[WARPS];  /* granules that each warp lists */
+    int64_t load[WARPS]; /* load of the step */
     int64_t placed;
 };
 
@@ -79,9 +79,9 @@ static void sets_make(struct sets *sets, const uint8_t *set, int64_t n, int64_t 
                 sets->some[sets->n_some++] = s;
 }
 
-/* Which of `some` the step gets next, for `room` granules. At first granules of the fewest warps, which
- * leave most choice for the others. Then granules by which the squares of what each warp has more than
- * its share, summed over the warps of a set, grow least. */
+/* Index in `some` of the step's next set, for `room` granules. At first granules of the fewest warps, which
+ * leave most choice for the others. Then granules by which the squares of what each warp has more than its
+ * share, summed over the warps of a set, grow least. */
 static int32_t set_choose(const struct sets *sets, const struct fill *fill, int64_t room) {
     int64_t grows[2][HALF_SETS] = {{0}}, least = INT64_MAX;
     int32_t best = 0;

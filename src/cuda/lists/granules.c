@@ -12,8 +12,8 @@
 /* The largest size is taken that adds at most one place in this many to the listed keys. */
 #define GRANULE_SLACK 32
 
-/* The granule size for these lists, `size` at most. Places that a run of n keys adds at a size
- * follow from n modulo the largest size, so one look at every run is enough. */
+/* The granule size for these lists, `size` at most. Places that a run of n keys adds follow from n modulo
+ * the largest size, so one look at every run is enough. */
 static int32_t size_choose(const struct lists *lists, int32_t size) {
     const int64_t keys = lists->full_keys + lists->masked_keys;
     int64_t runs[GRANULE_MAX] = {0};
@@ -40,7 +40,7 @@ static double tiles_seconds(const struct lists *lists) {
     return 1e-9 * (double)(lists->full_keys + 8 * lists->masked_keys);
 }
 
-/* Where a tile's granules go; with `keys` NULL they are only counted. */
+/* Destination of a tile's granules; with `keys` NULL they are only counted. */
 struct sink {
     int32_t *keys;
     struct granule_mask *masks;
@@ -159,8 +159,8 @@ static int64_t heads_together(const struct granule_rules *rules) {
     return rules->over_keys ? rules->heads_q / rules->heads_kv : rules->tile_heads;
 }
 
-/* The pieces of an item: one, or over keys one for each head of the group that it has granules of, and
- * one where there are none. Answers how many; `to` NULL: they are only counted. */
+/* Pieces of an item: one, or over keys one for each head of the group with granules, and one where no head
+ * has any. Answers how many; `to` NULL: they are only counted. */
 static int64_t item_pieces(const struct granules *g, const struct lists *lists,
                            const struct granule_rules *rules, const struct work_item *w,
                            struct granule_item *to) {
@@ -226,7 +226,7 @@ static int assign_in_order(int32_t *worker, const struct assign_item *order, int
 struct unassigned {
     int64_t n, *ptr;
     struct granule_item *pieces;
-    int32_t *worker; /* of each */
+    int32_t *worker;
 };
 
 /* The worker of each item. Items without keys are assigned by themselves: on Hopper other warps do

@@ -1,7 +1,7 @@
 /*
- * Granules: packed lists cut into KV chunks of equal size, which is how kernels that gather keys
- * into shared memory walk lists. A granule is up to `size` consecutive keys, a power of two chosen
- * for the whole plan: blocks of 64 keys need one number for 64 keys, single columns one for each.
+ * Granules: packed lists cut into KV chunks of equal size, which is how kernels that gather keys into shared
+ * memory walk lists. A granule is up to `size` consecutive keys, a power of two chosen for the whole plan.
+ * Blocks of 64 keys need one number for 64 keys, single columns one each.
  *
  *   tile T    whole granules        granules with a mask
  *             key key key ...       key key ...              keys[ptr[T]] ... keys[ptr[T + 1] - 1]
@@ -45,7 +45,7 @@ struct granule_item {
     int64_t mask;                 /* mask or mask group of its first granule that has one */
     int64_t slot;                 /* place of the partial result, -1 where the tile is one item */
     int32_t count;                /* granules */
-    int32_t whole;                /* of these, those without a mask, which come first */
+    int32_t whole;                /* granules without a mask, which come first */
     int32_t batch, head, head_kv; /* head: the first of packed heads (GQA packing) */
     int32_t row, rows;            /* queries row ... row + rows - 1; over keys, keys */
     /* Partial results to combine, where this stands for a combine; of an item over keys, which of its
@@ -64,15 +64,15 @@ enum { MASK_NONE, MASK_ALL }; /* masks that all plans have */
 
 struct granules {
     int32_t size;
-    int64_t tiles; /* of all lists */
+    int64_t tiles; /* tiles of all lists */
     int64_t n, n_masks;
     int64_t *ptr, *mask_ptr; /* [tiles + 1] */
     int32_t *keys;           /* [n] */
     struct granule_mask *masks;
     int64_t n_items, n_combines;
-    struct granule_item *items;    /* of worker 0, of worker 1, ...; each in the schedule's order */
+    struct granule_item *items;    /* items of worker 0, 1, ...; each in the schedule's order */
     struct granule_item *combines; /* slot: the first of `parts` */
-    /* Where the rules ask for mask groups: */
+    /* Mask groups, for rules that ask for them: */
     int64_t n_groups, n_records, n_bits;
     int64_t *group_ptr;   /* [tiles + 1] */
     int64_t *group_whole; /* [tiles] groups without a mask, which come first and have no record */
@@ -89,10 +89,10 @@ struct granule_step {
     int32_t keys, rows;
 };
 
-/* How heads read lists, keys and values, and over how many workers items are assigned. `tile_heads`
- * query heads (GQA packing) share their list, keys and values, and are one item of the schedule. KV
- * split k of P leaves the result of head s in slot `slot` + s P, where `slot` is that of head 0.
- * Each head thus has its own combine, of P consecutive slots. */
+/* Rules of heads that read lists, keys and values, and of workers to which items are assigned. `tile_heads`
+ * query heads (GQA packing) share their list, keys and values, and are one item of the schedule. KV split k
+ * of P leaves the result of head s in slot `slot` + s P, where `slot` is that of head 0. Each head thus has
+ * its own combine, of P consecutive slots. */
 struct granule_rules {
     const int64_t *list_of; /* [batch * heads_q] */
     int64_t heads_q, heads_kv;

@@ -16,7 +16,7 @@ struct group {
     const struct granules *g;
     const struct lists *lists;
     int64_t T, begin, end, whole;
-    int32_t rows; /* of the tile */
+    int32_t rows; /* rows of the tile */
 };
 
 static struct group group_at(const struct granules *g, const struct lists *lists, int64_t T,
@@ -88,7 +88,7 @@ static void columns_find(uint64_t *column, const struct group *group, int32_t w)
 
 /* ---- classes ---- */
 
-/* Classes of masks. Those from CLASS_ROWS on have one mask each. */
+/* Classes of masks. Classes from CLASS_ROWS on have one mask each. */
 enum {
     CLASS_OWN = MASK_ALL + 1,
     CLASS_ROWS,                            /* + the rows */

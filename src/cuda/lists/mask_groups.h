@@ -1,8 +1,7 @@
 /*
- * Mask groups: row masks in accumulator-fragment layout, as threads hold scores of a WGMMA. A group
- * is 64 places of a tile, a slice 16 of its rows: those of a warp. Each slice of a group that is
- * not all whole granules has a record: the number of its mask, which is 32 words, one a lane. With
- * lane 4 g + t:
+ * Mask groups: row masks in accumulator-fragment layout, as threads hold scores of a WGMMA. A group is 64
+ * places of a tile, a slice 16 of its rows: those of a warp. Slices of groups that are not all whole granules
+ * have a record: the number of a mask of 32 words, one a lane. With lane 4 g + t:
  *
  *   bit 4 j + e         row g lists place 8 j + 2 t + e      j = 0 ... 7, e = 0, 1
  *   bit 4 j + 2 + e     row g + 8 lists the same place

@@ -1,12 +1,12 @@
-/* What CUDA's fused kernels walk: the packed lists of a plan as granules (granules.h). */
+/* Granules that CUDA's fused kernels walk, from a plan's packed lists (granules.h). */
 #ifndef TESSERA_CUDA_PREPARE_H
 #define TESSERA_CUDA_PREPARE_H
 
 #include "lists/granules.h"
 #include "plan/kernels.h"
 
-/* How rows of K and V, or of the backward's streamed tensors, reach shared memory. Alignment and
- * granules choose; a run whose strides rule a path out takes the next (docs/design/hopper.md). */
+/* Paths of rows of K and V, or of the backward's streamed tensors, to shared memory. Alignment and granules
+ * choose; a run whose strides rule a path out takes the next (docs/design/hopper.md). */
 enum operand_path { OPERANDS_TMA, OPERANDS_CP_ASYNC, OPERANDS_ELEMENTS };
 
 struct prepared {
@@ -15,12 +15,12 @@ struct prepared {
     int thin; /* most granules have a mask: few rows of a tile share a key */
 };
 
-/* What CUDA has to know of a fused kernel beside its row of the table (host/table.c). */
+/* Facts of a fused kernel beside its row of the table (host/table.c). */
 struct forward_kernel {
     tess_type type,
-        product;       /* of q, and of what is multiplied: of K and V unless they have 8 bits */
-    int32_t d_qk, d_v; /* of a head at most */
-    const char *too_wide, *v_too_wide; /* what it says of wider heads */
+        product; /* type of q, and of what is multiplied: of K and V unless they have 8 bits */
+    int32_t d_qk, d_v;                 /* dims of a head at most */
+    const char *too_wide, *v_too_wide; /* words about wider heads */
     int v_in_k;                        /* decode: it fetches V in K once */
 };
 
@@ -32,8 +32,8 @@ enum tensor_maps { MAPS_UNUSED, MAPS_OR_DECODE, MAPS_ALONE };
 struct cuda_family {
     struct family family;
     int32_t granule; /* keys of a granule at most */
-    int groups;      /* it reads mask groups (mask_groups.h), not masks */
-    int tma;         /* it copies granules of GRANULE_TMA keys and more by TMA */
+    int groups;      /* 1: reads mask groups (mask_groups.h), not masks */
+    int tma;         /* 1: copies granules of GRANULE_TMA keys and more by TMA */
     int waves; /* a last wave of few CTAs takes less than others (docs/notes/planning.md, "Short waves") */
     int32_t cluster; /* CTAs that share an item, where several do */
     /* Without groups: steps of a kernel for tiles of `rows` rows, which granules are ordered for. NULL:
@@ -43,7 +43,7 @@ struct cuda_family {
     int32_t (*resident)(const struct kernel *kernel, int32_t rows);
     /* NULL, or why it does not compute a problem, whatever its heads. */
     const char *(*refuses)(const struct problem *problem, const tess_target *target);
-    /* What it says of a height that it does not have; NULL: the plan says it. */
+    /* Words about heights that it does not have; NULL: the plan says it. */
     const char *heights;
     enum tensor_maps maps; /* filled: of q, k and v */
 };

@@ -1,5 +1,5 @@
-/* Where the scores of a block column lie: for C, which tests it, and for CUDA, which defines BLOCK_COLUMN as
- * what functions of a device begin with. */
+/* Scores of a block column: for C, which tests it, and for CUDA, which defines BLOCK_COLUMN as what
+ * functions of a device begin with. */
 #ifndef TESSERA_CUDA_BLOCK_COLUMN_H
 #define TESSERA_CUDA_BLOCK_COLUMN_H
 

@@ -5,7 +5,7 @@
 #include "device/blocks.cuh"
 #include "staged/block_row.cuh"
 
-#define BLOCK_ROW_WARPS 8 /* of a thread block */
+#define BLOCK_ROW_WARPS 8 /* warps of a thread block */
 
 /* This warp's row: number r of block row s. False where it has none. */
 static __device__ __forceinline__ bool block_row_of_warp(struct block_row *s, int64_t *r,

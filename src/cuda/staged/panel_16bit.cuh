@@ -5,9 +5,9 @@
  * A panel's row is 64 elements, 128 bytes, in the 128-byte swizzle: 8 neighbouring rows, read at
  * one piece of 16 bytes, touch all banks.
  *
- * Of every 16 columns of scores, lane t of four loads or stores 4 consecutive ones, as 16 bytes. An
- * MMA operand gives a lane two pairs instead, 8 columns apart. Keys are therefore permuted in
- * panels; their order is free as long as both operands agree:
+ * Lane t of four loads or stores 4 consecutive columns of every 16 of scores, as 16 bytes. An MMA operand gives
+ * a lane two pairs instead, 8 columns apart. Keys are therefore permuted in panels; their order is free as long
+ * as both operands agree:
  *
  *   panel place    0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15
  *   column         0  1  4  5  8  9 12 13  2  3  6  7 10 11 14 15

@@ -13,8 +13,8 @@
  *
  *   places [STEP] ─► scores [STEP, M] ─► x [STEP, DIMS] ─► mma.sync
  *
- * A row of x all of whose scores here are 0 is not loaded, whatever it holds: it is listed by no row of
- * the unit, or is an empty query.
+ * Rows of x whose scores are 0 are not loaded, whatever they hold: no row of the unit lists them, or they are empty
+ * queries.
  */
 #ifndef TESSERA_CUDA_STAGED_PRODUCT_CUH
 #define TESSERA_CUDA_STAGED_PRODUCT_CUH
@@ -31,12 +31,12 @@
 #define PRODUCT_BLOCKS 3 /* thread blocks of a multiprocessor */
 #define PRODUCT_STEP 32  /* rows of x */
 #define PRODUCT_DIMS 64
-#define PRODUCT_STEPS 4 /* that are summed by tensor cores */
+#define PRODUCT_STEPS 4 /* steps that tensor cores sum */
 
-/* How a thread block's warps share out [M, DIMS], and where elements stand in shared memory: fragments
- * are read without bank conflicts. */
+/* Shares of a thread block's warps in [M, DIMS], and places of elements in shared memory: fragments are read
+ * without bank conflicts. */
 template <int M, bool OVER_KEYS> struct product_shape {
-    static constexpr int ROWS = M < 32 ? M : 32; /* of a warp */
+    static constexpr int ROWS = M < 32 ? M : 32; /* rows of a warp */
     static constexpr int WARPS_M = M / ROWS, WARPS_N = PRODUCT_THREADS / 32 / WARPS_M;
     static constexpr int DIMS = PRODUCT_DIMS / WARPS_N;
     static constexpr int PITCH = PRODUCT_DIMS + 8;
@@ -204,7 +204,7 @@ product_multiply(struct product_sums<M, OVER_KEYS> &sums,
 
 /* ---- a list ---- */
 
-/* What a unit sums over: the columns of a block row, or the queries of a block column in one head. */
+/* Terms of a unit's sum: the columns of a block row, or the queries of a block column in one head. */
 template <bool OVER_KEYS> struct product_list {
     struct block_row block_row;
     int64_t head, list, column; /* over keys */

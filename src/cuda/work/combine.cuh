@@ -1,7 +1,7 @@
 /*
  * Partial results of split tiles, combined: O = sum over parts of 2^(m_part - m) O_part / l. A warp takes 128 dims of
- * a row, and the parts in their order. Of a filled image whose rows a GPU's multiprocessors hold at once, 8 warps deal
- * the parts among them, and their sums are added in the order of warps. A unit of its own, for all kernels.
+ * a row, and the parts in their order. Filled images whose rows a GPU's multiprocessors hold at once have 8 warps a
+ * row, which deal its parts. Sums are added in the order of warps. A unit of its own, for all kernels.
  */
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH
@@ -14,8 +14,8 @@
 #include <stddef.h>
 
 #define COMBINE_WAYS 8  /* warps that deal parts */
-#define COMBINE_WARPS 4 /* of a CTA whose warps do not: a row each */
-#define COMBINE_DIMS 4  /* of a lane */
+#define COMBINE_WARPS 4 /* warps of a CTA that deal none: a row each */
+#define COMBINE_DIMS 4  /* dims of a lane */
 #define COMBINE_SLICE (32 * COMBINE_DIMS)
 #define COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
 #define COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
@@ -77,7 +77,7 @@ combine_run(const struct decode_params &p) {
     return p.run;
 }
 
-/* What a CTA's combines begin with, where it is read before the kernel in front has ended. */
+/* Beginning of a CTA's combines, where it is read before the kernel in front has ended. */
 union combine_entry {
     uint64_t words[3 + sizeof(struct combine_item) / 8];
     struct {
@@ -128,10 +128,10 @@ combine_weights(float (&m)[(N + 31) / 32], float (&l)[(N + 31) / 32],
     }
 }
 
-/* What a warp knows of a row's parts. */
+/* A warp's sums over a row's parts. */
 struct combine_sums {
-    float m, l; /* of all parts */
-    float4 o;   /* of the warp's, not yet over l */
+    float m, l; /* maximum and sum of all parts */
+    float4 o;   /* the warp's O, not yet over l */
 };
 
 /* O = sum over parts of 2^(m_part - m) O_part, of parts way, way + WAYS ... Loads do not wait for one another: those of
@@ -195,7 +195,7 @@ static __device__ __forceinline__ void
 combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
               const struct combine_row &row, int slice, int way) {
     const int lane = warp_lane(), d = slice * COMBINE_SLICE + lane * COMBINE_DIMS;
-    if (!row.is) /* the same for all threads that meet below */
+    if (!row.is) /* alike for all threads that meet below */
         return;
     const struct combine_sums sums = combine_parts<WAYS, EXACT>(
         row.slot, row.slot.o + min(d, run.slot_dims - COMBINE_DIMS), row.part, way, row.parts);
@@ -228,8 +228,8 @@ combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
         attention_store_lse(run, row.batch, row.head, row.query, m, l);
 }
 
-/* A CTA begins with rows of combine blockIdx.x, and goes on with those of every gridDim.x-th: a row by its warps' WAYS,
- * or one by each where WAYS is 1. */
+/* A CTA begins with rows of combine blockIdx.x, and goes on with every gridDim.x-th. WAYS warps share a row;
+ * WAYS 1: each has its own. */
 template <class T, int WAYS, bool EXACT, class params, class item>
 static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_BOUND : 1)
     combine_tiles(const __grid_constant__ params p) {

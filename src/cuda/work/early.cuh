@@ -4,9 +4,9 @@
 
 #include "device/architecture.cuh"
 
-/* A kernel may take room that the one before leaves, and waits here until that has ended and its writes are visible.
- * Kernels of a run wait before they let the next one begin: that one may then read what the fill has written before it
- * waits itself. */
+/* A kernel may take room that the one before leaves, and waits here until that has ended and its writes are
+ * visible. Kernels of a run wait before they let the next one begin, which may then read what the fill wrote
+ * before its own wait. */
 static __device__ __forceinline__ void early_wait(void) {
 #if ARCHITECTURE_CLUSTERS
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -37,11 +37,11 @@ static __device__ __forceinline__ uint4 attention_load_16(const char *from, int3
     return piece.all;
 }
 
-/* How rows of a tensor are copied into a panel. */
+/* Copy mode of a tensor's rows into a panel. */
 struct attention_copy_mode {
     int64_t stride; /* bytes from row to row */
     uint32_t step;  /* the stride in 32 bits, where rows are copied by cp.async */
-    int32_t bytes;  /* of a row */
+    int32_t bytes;  /* bytes of a row */
     bool copied;    /* by cp.async, 16 bytes each; else element by element, times `scale` */
     float scale;
 };
@@ -54,8 +54,8 @@ attention_copy_mode_of(const struct attention_params &p, const struct rows_view 
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
-/* The address of row `row`, `step` bytes from row to row: one instruction, which the compiler does not
- * find where the step is known to be even. */
+/* Address of row `row`, `step` bytes from row to row: one instruction, which the compiler misses where the
+ * step is known to be even. */
 static __device__ __forceinline__ const char *attention_row(const char *from, uint32_t row,
                                                             uint32_t step) {
     asm("" : "+r"(step));
@@ -184,7 +184,7 @@ template <int KEYS, int WORDS> struct attention_lists {
     struct granule_mask masks[2][KEYS];
     uint64_t words[2][KEYS][WORDS];
     struct granule_item jobs[ATTENTION_JOBS];
-    const char *heads[ATTENTION_JOBS][2]; /* of K and V, of the items that are looked up */
+    const char *heads[ATTENTION_JOBS][2]; /* K and V of the items that are looked up */
 };
 
 /* Copies an item of the schedule to shared memory. */
@@ -247,8 +247,8 @@ attention_fetch_mask(step_lists &lists, const params &p, int slot, const struct 
                            p.image.masks + item.mask + (granule - (uint32_t)item.whole), true);
 }
 
-/* Of key `key` of place `row` of a masked step that begins with granule `begin`: the key, or -1 where
- * the place has none. With `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
+/* Key of place `row` in a masked step that begins with granule `begin`, or -1 where the place has none. With
+ * `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
 template <class step_lists, class params>
 static __device__ __forceinline__ int32_t attention_masked_key(step_lists &lists, const params &p,
                                                                int slot,

@@ -1,8 +1,8 @@
 /*
- * Block lists of a filled tile as granules, which a forward copies a granule at a time: SIZE keys from a multiple
- * of SIZE on. A run is of one block of `width` keys and stands for all width / SIZE granules of the block,
- * so that granule g of a list is found by a shift. A cut, or today's length, leaves of the first and of the
- * last block a part of its keys: the others stand in granules too, and no row lists them.
+ * Block lists of a filled tile as granules, which a forward copies a granule at a time: SIZE keys from a
+ * multiple of SIZE on. A run is of one block of `width` keys and stands for all width / SIZE granules of the
+ * block. So granule g of a list is found by a shift. A cut, or today's length, may leave a part of the first
+ * and of the last block. Their other keys stand in granules too, and no row lists them.
  *
  *     block of 64 keys, granules of 16      run: key = block + 20, count = 30
  *     |    0    |    1    |    2    |    3    |
@@ -48,8 +48,8 @@ FILL_RULE struct fill_granules fill_granules_of(int64_t n_full, int64_t n_bands,
     return g;
 }
 
-/* Granules before part `part` of `parts` of a tile that has n, of 2^bits keys: all parts begin at multiples of
- * FILL_GRANULE_CHUNK keys, so at a kernel's whole steps. */
+/* Granules before part `part` of `parts` of a tile that has n, of 2^bits keys. All parts begin at multiples
+ * of FILL_GRANULE_CHUNK keys, so at a kernel's whole steps. */
 #define FILL_GRANULE_CHUNK 128
 FILL_RULE int32_t fill_granules_before(int32_t n, int32_t part, int32_t parts, int32_t bits) {
     const uint32_t each = FILL_GRANULE_CHUNK >> bits, all = (uint32_t)parts, at = (uint32_t)part;
@@ -59,8 +59,8 @@ FILL_RULE int32_t fill_granules_before(int32_t n, int32_t part, int32_t parts, i
     return (int32_t)((chunks / all * at + chunks % all * at / all) * each);
 }
 
-/* A granule's first key, and which of its keys which rows list: row r lists column c where begin <= c < end
- * and lo <= c - r <= hi, of bytes begin, end, lo, hi from the lowest on; all 0: none. */
+/* A granule's first key, and its window: bytes begin, end, lo, hi from the lowest on. Row r lists column c
+ * where begin <= c < end and lo <= c - r <= hi; all 0: none. */
 struct fill_granule {
     int32_t key;
     uint32_t window;

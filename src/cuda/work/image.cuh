@@ -5,8 +5,8 @@
 #include "work/early.cuh"
 #include "work/item.cuh"
 
-/* Fetches a kernel's parameters before it waits, a word of each 64 bytes: constants that are looked up one after
- * another come from L2 each time. They go to `memory`, as loads that nobody uses are not made. */
+/* Fetches a kernel's parameters before it waits, a word of each 64 bytes: constants looked up in turn each
+ * come from L2. The words go to `memory`: unused loads are not made. */
 template <class params>
 static __device__ __forceinline__ void early_fetch(const params &p, void *memory) {
     const uint32_t *const words = reinterpret_cast<const uint32_t *>(&p);

@@ -5,7 +5,7 @@
 #include "host/decode.h"
 #include "work/runs.h"
 
-/* Of a row of a tile, its head among the packed ones and its query: tile_rows is a power of two. */
+/* Head of a tile's row among the packed ones, and its query: tile_rows is a power of two. */
 static __device__ __forceinline__ int32_t filled_row_head(const struct decode_params &p, int row) {
     return row >> (__ffs(p.run.tile_rows) - 1);
 }
@@ -34,7 +34,7 @@ static __device__ __forceinline__ struct filled_tile filled_tile_of(const struct
                                                                     const struct work_item &w) {
     const struct attention_params &run = p.run;
     const int32_t first = w.batch_head * run.tile_heads;
-    const int32_t heads = (int32_t)p.image.heads; /* of a batch, with lists of their own */
+    const int32_t heads = (int32_t)p.image.heads; /* heads of a batch, with lists of their own */
     struct filled_tile tile;
     tile.batch = (int32_t)fill_quotient((uint32_t)first, (uint32_t)run.heads_q);
     tile.head = first - tile.batch * run.heads_q;

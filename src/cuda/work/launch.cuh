@@ -6,10 +6,10 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-/* Whether a kernel may: where it was compiled to wait (9.0 on), and the driver can capture such
- * launches, from 12.3 on. Kernels of a translation unit have the same architectures, so one answer holds
- * for all of them on a device. It is kept, as asking takes half a microsecond: two bits for each of
- * the first 32 devices. Threads that ask at once find the same. */
+/* Whether a kernel may: where it was compiled to wait (9.0 on), and the driver can capture such launches,
+ * from 12.3 on. Kernels of a translation unit have the same architectures, so one answer holds for all of
+ * them on a device. The answer is kept, since asking takes half a microsecond: two bits for each of the
+ * first 32 devices. Threads that ask at once find the same. */
 static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     static std::atomic<uint64_t> answers{0};
     cudaFuncAttributes attributes;

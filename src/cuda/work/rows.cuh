@@ -17,7 +17,7 @@ static __device__ __forceinline__ const char *filled_head_rows(const struct deco
     return of.data + tile.batch * of.batch + tile.head_kv * of.head;
 }
 
-/* The same, found again at each call: the compiler does not keep it in registers across a loop. */
+/* Address found again at each call: the compiler does not keep it in registers across a loop. */
 static __device__ __forceinline__ const char *
 filled_head_rows_here(const struct decode_layout &of, const struct filled_tile &tile) {
     int32_t batch = tile.batch;
@@ -25,8 +25,7 @@ filled_head_rows_here(const struct decode_layout &of, const struct filled_tile &
     return of.data + batch * of.batch + tile.head_kv * of.head;
 }
 
-/* Where the row of a place lies, in a head whose rows begin at `first`; of none, the first one. Not paged,
- * all are of page 0. */
+/* Row of a place, in a head whose rows begin at `first`; of none, the first one. Not paged, all are of page 0. */
 static __device__ __forceinline__ const char *
 filled_row_at(const char *first, const struct decode_layout &of, int32_t shift, int32_t row) {
     row = row < 0 ? 0 : row;

@@ -7,7 +7,7 @@
 
 #include "lists/fill_rules.h"
 
-/* n / d. Of one batch, list, head or tile of a block row, the branches save a division, of 100 clocks. */
+/* n / d. With one batch, list, head or tile of a block row, the branches save a division of 100 clocks. */
 FILL_RULE uint32_t fill_quotient(uint32_t n, uint32_t d) {
     return n < d ? 0 : d == 1 ? n : n / d;
 }
@@ -28,8 +28,8 @@ FILL_RULE void fill_part(int64_t keys, int32_t part, int32_t parts, int64_t *beg
     *end = part + 1 == parts ? keys : (int64_t)(chunks * (at + 1) / all * DECODE_CHUNK);
 }
 
-/* Full runs or bands of a tile, ascending. Of ranges there are few. Of blocks all between the first and
- * the last have as many keys, for a cut goes through the ends alone. */
+/* Full runs or bands of a tile, ascending. Ranges are few. Blocks between the first and the last have as
+ * many keys: a cut goes through the ends alone. */
 #define FILL_FEW_RUNS 8 /* FILL_RANGES * FILL_RANGE_BANDS */
 struct fill_runs {
     const int32_t *at; /* keys and counts, `stride` words from run to run */

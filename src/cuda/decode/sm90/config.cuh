@@ -18,8 +18,8 @@
  *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
  *   | P [64][64 bytes] | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
  *
- * Scales of K multiply sums over 128 dims of S. P is handed on in f32 then, and the warpgroups of O multiply it by
- * the scales of values, and round it, for each 128 dims.
+ * Scales of K multiply sums over 128 dims of S. P is then handed on in f32. For each 128 dims the warpgroups of
+ * O multiply it by the scales of values, and round it.
  *
  *   barrier              completed by               phase ends when         waited for by
  *   k_full, v_full       warps of the producer      rows are there          warpgroup 1; 2, 3
@@ -48,17 +48,18 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static constexpr bool V_IN_K = SHARED, STORED = EIGHT_BIT;
     static constexpr int STAGES = SHARED ? 4 : 2; /* steps */
     static constexpr int SPAN = SHARED ? 2 : 1;
-    static constexpr int TILES = KEYS / 8;     /* of a warp's scores of a step */
-    static constexpr int DIMS_O = DV / 2;      /* of a warpgroup */
-    static constexpr int ROWS_WARP = KEYS / 4; /* that a warp of the producer gathers */
-    static constexpr int FILLERS = 128 + 4;    /* of a stage: threads by their copies, and warps */
+    static constexpr int TILES = KEYS / 8;     /* groups of 8 keys in a warp's scores */
+    static constexpr int DIMS_O = DV / 2;      /* dims of a warpgroup */
+    static constexpr int ROWS_WARP = KEYS / 4; /* rows that a producer warp gathers */
+    static constexpr int FILLERS =
+        128 + 4; /* arrivals at a stage: threads by their copies, and warps */
     static constexpr int PANEL = SPAN * KEYS * 128, Q_PANEL = M * 128; /* bytes */
     static constexpr int K_PANELS = D / 64, V_PANELS = DV / 64;
     static constexpr int V = SHARED ? 0 : K_PANELS * PANEL;                    /* in SPAN steps */
     static constexpr int STEPS = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL; /* bytes of SPAN */
     static constexpr int Q = STAGES / SPAN * STEPS, P = Q + K_PANELS * Q_PANEL;
     static constexpr int P_KEYS = STORED ? 16 : KEYS; /* keys of P at a time, in f32 or rounded */
-    static constexpr int P_SLICES = KEYS / P_KEYS;    /* of a step */
+    static constexpr int P_SLICES = KEYS / P_KEYS;    /* slices of P in a step */
     static constexpr int P_ROW = 64;                  /* bytes */
     static_assert(P_KEYS * (STORED ? 4 : 2) == P_ROW, "rows of P");
     static constexpr int FACTORS = P + M * P_ROW, MOVED = FACTORS + M * (int)sizeof(float);
@@ -68,7 +69,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static constexpr int PLACES = KEPT + 4 * KEPT_WARP * (int)sizeof(uint32_t);
     static constexpr int PARTIAL = PLACES + STAGES * KEYS * (int)sizeof(struct decode_place);
     static constexpr int SCALES_KEY =
-        STORED ? D / DECODE_SCALE_DIMS : 0; /* of a key, and its values */
+        STORED ? D / DECODE_SCALE_DIMS : 0; /* scales of a key and its values */
     static constexpr int SCALES = PARTIAL + STAGES * 4 * (int)sizeof(uint32_t);
     static constexpr int BARRIERS = SCALES + STAGES * KEYS * SCALES_KEY * (int)sizeof(float);
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
@@ -87,7 +88,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static_assert(D % 128 != 0 && DV % 128 == 0, "dims of 8 bits, and of the second view");
     static_assert(DIMS_O == 2 * DECODE_SCALE_DIMS, "each WGMMA of O has dims of one scale");
 
-    /* Of a warp: its group of 16 rows, and in warpgroups 2 and 3 which half of O's dims. */
+    /* Group of 16 rows of a warp; in warpgroups 2 and 3, its half of O's dims. */
     static __device__ __forceinline__ int group(int warp) {
         return warp % 4;
     }
@@ -104,7 +105,7 @@ static __device__ __forceinline__ int32_t decode_sm90_steps(const struct decode_
     return shape::SPAN * sm90_uniform(keys > 0 ? (int)((keys + KEYS - 1) / KEYS) : 1);
 }
 
-/* Where the rows of a step begin, in bytes from the first ones on. */
+/* Offset of a step's rows, in bytes from the first ones on. */
 template <class shape> static __device__ __forceinline__ uint32_t decode_sm90_rows(uint32_t step) {
     const uint32_t stage = step % shape::STAGES;
     return stage / shape::SPAN * shape::STEPS + stage % shape::SPAN * (shape::KEYS * 128);
@@ -115,7 +116,7 @@ template <class shape> static __device__ __forceinline__ int decode_sm90_scales_
     return shape::SCALES + (int)(step % shape::STAGES) * shape::KEYS * shape::SCALES_KEY * 4;
 }
 
-/* Where 16 bytes of P stand, of 64 in a row. */
+/* Place of 16 bytes of P, of 64 in a row. */
 template <class shape>
 static __device__ __forceinline__ uint32_t decode_sm90_p_at(int row, int piece) {
     return shape::P + swizzle_row<shape::P_ROW>(row) + swizzle_piece(row, piece);

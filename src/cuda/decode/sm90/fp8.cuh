@@ -1,5 +1,5 @@
-/* Decode on Hopper: rows of 8 bits, by the producer. They are copied behind the first half of what they become, and
- * widened where they stand, a step later, by the warp that copied them:
+/* Decode on Hopper: rows of 8 bits, by the producer. A warp copies rows behind the first half of their widened
+ * place, and widens them there a step later:
  *
  *   panels of 64 columns, 512 dims and 64 of the second view
  *   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void
 decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p,
                      const struct decode_item &item, const struct decode_place &place, int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-    const int begin = (int)threadIdx.x / 32 * shape::ROWS_WARP; /* of this warp's rows */
+    const int begin = (int)threadIdx.x / 32 * shape::ROWS_WARP; /* first of this warp's rows */
     const char *const first = filled_head_rows_here(p.k.rows, item);
     const char *const rest = filled_head_rows_here(p.k.rest, item);
 #pragma unroll
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void decode_sm90_widen(uint32_t panel) {
     }
 }
 
-/* The same, and hands them on. */
+/* Widens the rows, and hands them on. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_land(uint32_t shared, const struct decode_params &p, uint32_t step) {

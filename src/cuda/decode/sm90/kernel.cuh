@@ -6,8 +6,8 @@
 #include "decode/sm90/producer.cuh"
 #include "decode/sm90/scores.cuh"
 
-/* Where the i-th item stands that is taken. Where no tile is split, heads that are packed in several tiles
- * come one after another: they read the same rows, which L2 then has. */
+/* Place of the i-th item that is taken. Without split tiles, heads packed in several tiles come one after
+ * another: their rows are then in L2. */
 static __device__ __forceinline__ int decode_sm90_order(const struct decode_params &p, int i,
                                                         int64_t items) {
     if (items != p.image.units)

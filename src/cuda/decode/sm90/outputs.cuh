@@ -120,8 +120,7 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct dec
     }
 }
 
-/* An item, from its first P to its end. Where it goes is looked up again afterwards: registers are
- * short. */
+/* An item, from its first P to its end. Its destination is looked up again afterwards: registers are short. */
 template <class shape, class looks_up>
 static __device__ __forceinline__ void
 decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,

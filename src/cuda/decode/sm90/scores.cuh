@@ -62,8 +62,7 @@ static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::SPAN * s
     wgmma_fence_operand(s);
 }
 
-/* The same of keys that have scales, which multiply sums over DECODE_SCALE_DIMS dims. Those of dims of the second
- * view have none. */
+/* Scores of keys with scales, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have none. */
 template <class shape>
 static __device__ __forceinline__ void
 decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,
@@ -132,7 +131,7 @@ static __device__ __forceinline__ void decode_sm90_hand_factors(char *memory, bo
             reinterpret_cast<float *>(memory + shape::FACTORS)[row + 8 * r] = factor[r];
 }
 
-/* The same of maxima and sums after an item's last step. */
+/* Hand-over of maxima and sums after an item's last step. */
 template <class shape>
 static __device__ __forceinline__ void decode_sm90_hand_sums(char *memory,
                                                              const struct sm90_state &state) {
@@ -145,7 +144,7 @@ static __device__ __forceinline__ void decode_sm90_hand_sums(char *memory,
     }
 }
 
-/* What the scores of an item go by. */
+/* State of an item's scores. */
 struct decode_sm90_scoring {
     struct decode_item item;
     struct decode_lane lane;
@@ -178,7 +177,7 @@ static __device__ __forceinline__ void
 decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
                   const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t step,
                   bool last) {
-    constexpr int FLOATS = shape::P_KEYS / 2; /* of a thread, of a slice */
+    constexpr int FLOATS = shape::P_KEYS / 2; /* floats of a thread in a slice */
     const uint32_t stage = step % shape::STAGES;
     const struct decode_place *const places =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;

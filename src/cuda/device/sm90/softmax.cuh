@@ -1,6 +1,6 @@
-/* Online softmax of a thread's N scores, in the accumulator-fragment
- * layout of WGMMA (wgmma.cuh). A thread has N / 2 columns of two rows, g and g + 8 of its warp's
- * 16: s[4 j], s[4 j + 1] are columns 8 j + 2 t, + 1 of row g. */
+/* Online softmax of a thread's N scores, in the accumulator-fragment layout of WGMMA (wgmma.cuh). A thread
+ * has N / 2 columns of two rows, g and g + 8 of its warp's 16. s[4 j], s[4 j + 1] are columns 8 j + 2 t, + 1
+ * of row g. */
 #ifndef TESSERA_CUDA_SM90_SOFTMAX_CUH
 #define TESSERA_CUDA_SM90_SOFTMAX_CUH
 

@@ -140,8 +140,8 @@ template <int REGISTERS> static __device__ __forceinline__ void registers_claim(
 /* ---- TMA tile copies, by one thread ---- */
 
 /* L2 cache hints: the encodings that createpolicy gives for whole accesses. */
-#define TMA_EVICT_FIRST 0x12f0000000000000ull /* evict_first */
-#define TMA_EVICT_LAST 0x14f0000000000000ull  /* evict_last */
+#define TMA_EVICT_FIRST 0x12f0000000000000ull
+#define TMA_EVICT_LAST 0x14f0000000000000ull
 
 static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

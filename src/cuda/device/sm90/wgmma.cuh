@@ -8,9 +8,8 @@
  *   row 16 w + g        c[4 j],     c[4 j + 1]                a[0]               a[2]
  *   row 16 w + g + 8    c[4 j + 2], c[4 j + 3]                a[1]               a[3]
  *
- * So S as C, rounded in pairs, is P as A. B is in shared memory, and A may be: panels of 64
- * columns, whose rows are 128 bytes in the 128-byte swizzle (device/swizzle.cuh), aligned to 1024
- * bytes.
+ * So S as C, rounded in pairs, is P as A. B is in shared memory, and A may be: panels of 64 columns, aligned to
+ * 1024 bytes. Rows are 128 bytes in the 128-byte swizzle (device/swizzle.cuh).
  */
 #ifndef TESSERA_CUDA_SM90_WGMMA_CUH
 #define TESSERA_CUDA_SM90_WGMMA_CUH
@@ -67,8 +66,8 @@ static __device__ __forceinline__ uint64_t wgmma_mn_major(uint32_t at, uint32_t 
     return WGMMA_SWIZZLE_128B | (uint64_t)(panel / 16) << 16 | wgmma_address(at);
 }
 
-/* stmatrix.x4: four 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of
- * row l % 8 of matrix l / 8, and columns 2t, 2t + 1 of row g of each. */
+/* stmatrix.x4: four 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l %
+ * 8 of matrix l / 8. Each lane gives columns 2t, 2t + 1 of row g of each matrix. */
 static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])

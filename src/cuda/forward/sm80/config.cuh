@@ -27,7 +27,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_shape {
     static constexpr int M = R * WARPS, THREADS = 32 * WARPS;
     static constexpr int ROW = sizeof(T) * D <= 64 ? 64 : ((int)sizeof(T) * D + 127) / 128 * 128;
     static constexpr int PANEL = KEYS * ROW;
-    static constexpr int WORDS = (M + 63) / 64; /* of a row mask */
+    static constexpr int WORDS = (M + 63) / 64; /* words of a row mask */
     /* Groups of 8 keys whose scores a warp holds at a time. Where O takes many registers there is
      * room for fewer. */
     static constexpr bool FEW = R * D > 2048 || (R == 16 && attention_has_small(T()));

@@ -1,7 +1,7 @@
 /*
- * Fused attention with mma.sync, sm_80 and later: one query tile of M = R WARPS rows by one thread
- * block, over the granules that the tile lists. A warp owns R rows, from Q to O. All warps share K
- * and V, which are gathered into two stages of shared memory (double buffer):
+ * Fused attention with mma.sync, sm_80 and later. One thread block computes a query tile of M = R WARPS rows,
+ * over the granules that the tile lists. A warp owns R rows, from Q to O. All warps share K and V, which are
+ * gathered into two stages of shared memory (double buffer):
  *
  *   S [R, KEYS] = Q [R, D] K [KEYS, D]^T    softmax: P [R, KEYS]    O [R, D] += P V [KEYS, D]
  *
@@ -79,7 +79,7 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
     }
 }
 
-/* The same of f32. WHOLE: rows allow stores of two elements. */
+/* Stores of f32. WHOLE: rows allow stores of two elements. */
 template <bool WHOLE, int D, int R>
 static __device__ __forceinline__ void
 attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
@@ -138,7 +138,7 @@ attention_store_partial(const struct attention_params &p, const struct granule_i
     }
 }
 
-/* Stores this warp's lse. Of four lanes that share rows, each stores one row or none. */
+/* Stores this warp's lse. Each of four lanes that share rows stores one row or none. */
 template <class T, int D, int R>
 static __device__ __forceinline__ void
 attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
@@ -203,8 +203,8 @@ static __device__ __forceinline__ void attention_finish(const struct attention_p
  *   step i       looked up       gathered        computed
  *   step i + 1                   looked up       gathered      ...
  *
- * An item without keys is one step in which nothing is listed. What masks and items' first steps ask for
- * is one branch of a round: most rounds have neither.
+ * An item without keys is one step in which nothing is listed. Masks and items' first steps are one branch of a
+ * round: most rounds have neither.
  */
 template <class T, int D, int R, int WARPS, int KEYS, int BLOCKS, bool MODIFIED>
 static __global__ void __launch_bounds__(32 * WARPS,
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(32 * WARPS,
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     using steps = attention_steps<T, D, R, WARPS, KEYS>;
     constexpr bool KEPT = steps::KEPT && !MODIFIED;
-    /* Of 16 bits, whose high tiles have the most sums, steps and granules are found anew as well. */
+    /* 16-bit kernels, whose high tiles have the most sums, find steps and granules anew as well. */
     constexpr bool ANEW = !KEPT && sizeof(T) == 2;
     extern __shared__ __align__(128) char memory[];
     const uint32_t shared = shared_address(memory);

@@ -1,12 +1,11 @@
 /* Fused attention with mma.sync: steps of a thread block, and how a warp's rows of K and V come to shared
- * memory. What steps without masks need stands in registers. */
+ * memory. Values that steps without masks need stand in registers. */
 #ifndef TESSERA_CUDA_ATTENTION_STEPS_CUH
 #define TESSERA_CUDA_ATTENTION_STEPS_CUH
 
 #include "forward/sm80/warp_step.cuh"
 
-/* What a step is: some granule of it has a mask or is not there; it is an item's first; its rows are not
- * copied 16 bytes at a time. */
+/* Flags of a step: some granule has a mask or is missing; an item begins; rows are copied by elements. */
 enum : uint32_t { STEP_MASKED = 1, STEP_FIRST = 2, STEP_ELEMENTS = 4 };
 
 /* A step of a thread block's work: of its job-th item, from granule `at` on. Job -1, and one past the
@@ -16,8 +15,8 @@ struct attention_cursor {
     uint32_t is;
 };
 
-/* An item that is looked up: the first key of this lane's granule of its first step, granules from that
- * one on, and those of the item. */
+/* An item that is looked up: first key of this lane's granule in its first step, granules from there on,
+ * granules of the item. */
 struct attention_granules {
     const int32_t *keys;
     int32_t left, count, whole;
@@ -36,8 +35,8 @@ struct attention_copier {
 template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     using lists = attention_lists<KEYS, shape::WORDS>;
-    /* What follows from lane and item is kept in registers from step to step. High tiles and long rows
-     * find it anew: they have no registers left, and more to do in a step. */
+    /* Values that follow from lane and item stay in registers from step to step. High tiles and long rows
+     * find them anew: they have no registers left, and more to do in a step. */
     static constexpr bool KEPT = shape::M <= 64 && shape::ROW <= 256;
     static constexpr int ROWS = shape::ROWS_KV, PLACES = (ROWS + 31) / 32;
     static constexpr int LANES = attention_lanes<T, D>();
@@ -57,7 +56,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
 
     /* ---- looking up ---- */
 
-    /* What a step is, by its item. */
+    /* Flags of a step, by its item. */
     static __device__ __forceinline__ uint32_t is(const lists &l, const struct attention_params &p,
                                                   const struct attention_cursor &step,
                                                   int32_t jobs) {

@@ -13,10 +13,10 @@ static __host__ __device__ __forceinline__ constexpr int attention_masked_groups
     return R * D > (sizeof(T) == 4 ? 1024 : attention_has_small(T()) ? 2048 : 4096) ? 2 : 4;
 }
 
-/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row masks,
- * of a masked step; listed: what the warp's rows list; place: the item and its first granule of the
- * step, for modifiers; copy: issues a part of the copies of another step. MODIFIED: with modifiers;
- * steps without masks are computed as those with masks are. */
+/* One stage of keys, by one warp. q: its rows; k, v: the stage's panels; masks: the stage's row masks, of a
+ * masked step. listed: lists of the warp's rows; place: the item and its first granule of the step, for
+ * modifiers. copy: issues a part of the copies of another step. MODIFIED: with modifiers; steps without
+ * masks are computed as those with masks are. */
 template <class T, int D, int R, int WARPS, int KEYS, bool MODIFIED, class copier>
 static __device__ __forceinline__ void
 attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,

@@ -1,6 +1,6 @@
 /*
- * Fused attention in tiles of M = 8, 16 or 32 rows with mma.sync: f32, and 16-bit types where heads
- * have more dims than forward/sm80 holds. The head dim is split over the warps of a thread block:
+ * Fused attention in tiles of M = 8, 16 or 32 rows with mma.sync: f32, and 16-bit heads of more dims than
+ * forward/sm80 holds. The head dim is split over the warps of a thread block:
  *
  *              warp 0           warp 1           ...     D / WARPS dims each
  *   S partial  K[0] Q[0]^T      K[1] Q[1]^T              summed over warps in shared memory

@@ -13,7 +13,7 @@
 
 #include "work/gather.cuh"
 
-#define SMALL_M_KEYS 16 /* of a step */
+#define SMALL_M_KEYS 16 /* keys of a step */
 #define SMALL_M_BATCH_ROW                                                                          \
     144 /* bytes between rows of a batch: 128, and 16 against bank conflicts */
 #define SMALL_M_BATCH (SMALL_M_KEYS * SMALL_M_BATCH_ROW)

@@ -1,5 +1,5 @@
-/* Fused attention in small tiles: masks and score modifiers of a step, in the order of kernel.cuh: s[n]
- * has keys g, g + 8 of rows 2t, 2t + 1 of group n. */
+/* Fused attention in small tiles: masks and score modifiers of a step. s[n] has keys g, g + 8 of rows 2t, 2t
+ * + 1 of group n (kernel.cuh). */
 #ifndef TESSERA_CUDA_SMALL_M_MODIFY_CUH
 #define TESSERA_CUDA_SMALL_M_MODIFY_CUH
 

@@ -27,7 +27,7 @@ template <class T, int DIMS, int GROUPS>
 using small_m_state = struct attention_state<T, DIMS / 2, 16 * GROUPS>;
 
 template <class T, int D, int GROUPS, int WARPS> struct small_m_shape {
-    static constexpr int DIMS = D / WARPS; /* of a warp */
+    static constexpr int DIMS = D / WARPS; /* dims of a warp */
     static constexpr int BATCHES = small_m_batches<T, D, WARPS>();
     /* Q of f32 is stored split: heads are small, or one thread block has the multiprocessor to
      * itself. */

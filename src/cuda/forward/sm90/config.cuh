@@ -1,8 +1,8 @@
 /*
- * Fused attention for 16-bit types on Hopper: a persistent, warp-specialised kernel. One CTA of
- * three warpgroups on each multiprocessor goes through the items that the plan assigned to it.
- * Warpgroup 0 is the producer; warpgroups 1 and 2 are consumers of 64 rows each. A query tile has M
- * = 128 rows, a step N = 128 keys; or N = 64 where O takes the registers of over 128 dims:
+ * Fused attention for 16-bit types on Hopper: a persistent, warp-specialised kernel. One CTA of three
+ * warpgroups on each multiprocessor goes through the items that the plan assigned to it. Warpgroup 0 is the
+ * producer; warpgroups 1 and 2 are consumers of 64 rows each. A query tile has M = 128 rows. A step has N = 128
+ * keys, or 64 where O takes the registers of over 128 dims:
  *
  *   S [M, N]   = Q [M, D_QK] K [N, D_QK]^T      WGMMA, 64 rows a consumer
  *   P [M, N]   = exp2(scale S - row max)        online softmax, in registers
@@ -35,8 +35,8 @@
  * and mbarriers, SM90_JOBS items, row maxima and sums. With one stage of K, the other CTA's
  * products are computed while the next keys are loaded.
  *
- * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns: the
- * other columns are zeros in Q, K and V and are not multiplied; in O they are not stored.
+ * O is staged there, rounded, for the epilogue. Heads of 32 dims have panels of 64 columns. The other columns
+ * are zeros in Q, K and V, not multiplied, and not stored in O.
  *
  * Wide heads, of more than 256 dims of V, have tiles of 64 rows, steps of 64 keys and one stage.
  * With 512 dims, Q, K and V take 64 KB each. Dims are divided between the two consumers
@@ -81,10 +81,10 @@
  * comes before its Q K^T. With one stage of Q, the next item's Q is loaded during the last P V and
  * the epilogue, and Q K^T (0) overlaps nothing.
  *
- * With up to 64 dims, WGMMAs take no longer than exponentials. Two consumers left alone fall into
- * step: both at WGMMAs, then both at softmax. On the TMA path, long items therefore hold two score
- * tiles: Q K^T (i + 1) and P V (i - 1) run under the softmax of step i. In shorter items the
- * consumers issue their WGMMAs alternately (ping-pong scheduling).
+ * With up to 64 dims, WGMMAs take no longer than exponentials. Two consumers left alone fall into step: both at
+ * WGMMAs, then both at softmax. Long items on the TMA path therefore hold two score tiles. Q K^T (i + 1) and P
+ * V (i - 1) run under the softmax of step i. In shorter items the consumers issue their WGMMAs alternately
+ * (ping-pong scheduling).
  */
 #ifndef TESSERA_CUDA_SM90_CONFIG_CUH
 #define TESSERA_CUDA_SM90_CONFIG_CUH
@@ -148,7 +148,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static_assert(DIM_SPLIT == 1 || O_CONSUMER >= 128 * 4 * HALF_SCORES,
                   "half of the scores, while O is computed");
     static constexpr int K_TILE = QK_PANELS * PANEL, V_TILE = V_PANELS * PANEL;
-    /* Of K and V. One consumer: as many as there is room for. */
+    /* Stages of K and V. With one consumer, as many as there is room for. */
     static constexpr int STAGES = DIM_SPLIT > 1 ? 1
                                   : CONSUMERS == 1
                                       ? (ROOM - 1024 - Q_TILE - O_TILE) / (K_TILE + V_TILE)

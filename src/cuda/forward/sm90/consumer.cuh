@@ -15,7 +15,7 @@ struct sm90_cursor {
     uint32_t step; /* counted over all items */
     uint32_t job;  /* items so far, less 1 */
     int32_t at;    /* number of the step in its item */
-    int32_t steps; /* of the item */
+    int32_t steps; /* steps of the item */
     int32_t whole; /* first steps of the item, which have no mask */
     bool idle;     /* one consumer: all rows of this warp are past those of the tile */
 };
@@ -122,9 +122,8 @@ static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
         barrier_arrive_remote(there + shape::S_EMPTY);
 }
 
-/* Where dims are divided: sums S [64, KEYS] over the consumers, and over the CTAs. Each consumer
- * adds up one half and passes it on, all in the memory of O. A thread writes only where it has read
- * last, so no barrier has to free the buffer. */
+/* Sums S [64, KEYS] over consumers and CTAs that divide dims. Each consumer adds up one half and passes it on, all
+ * in the memory of O. A thread writes only where it has read last, so no barrier frees the buffer. */
 template <class shape>
 static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCORES],
                                                           const sm90_cursor &cursor) {
@@ -252,11 +251,11 @@ static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor,
 template <class shape> struct sm90_fragments {
     float s[shape::SCORES], o[shape::OUTPUTS];
     uint32_t probs[shape::SCORES / 2];
-    struct sm90_records records;      /* of the item */
+    struct sm90_records records;      /* records of the item */
     uint32_t listed[shape::GRANULES]; /* mask bits of the scores of a masked step */
-    uint32_t record;                  /* of that step: MASK_SHORT where a group of it has that */
+    uint32_t record;                  /* record of that step: MASK_SHORT where a group has that */
     uint32_t next[shape::GRANULES];   /* records of the masked step after it */
-    /* of the item, and of the one before while its O is not stored */
+    /* states of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
     /* with modifiers, of the step: places of columns lane and lane + 32, and weights that are kept */
     int32_t place[shape::GRANULES][2];

@@ -98,8 +98,8 @@ sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
     sm90_load_records(w, at);
 }
 
-/* Loads the masks of step `at`, whose records have been loaded, and the records of the step after,
- * of which some are there even past the item's end. */
+/* Loads the masks of step `at`, whose records have been loaded, and the records of the step after. Records
+ * exist even past the item's end. */
 template <class shape>
 static __device__ __forceinline__ void
 sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &p, int32_t at) {
@@ -214,9 +214,9 @@ static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shap
 }
 
 /*
- * The step at `cursor`, whose Q K^T has been issued: softmax, with P V of the step before in flight,
- * which adds to `o` if `add`. FIRST: first step of its item; the item before is done, and its O is
- * stored before the next P V. MASKED: the step may have masks.
+ * The step at `cursor`, whose Q K^T has been issued: softmax. P V of the step before is in flight, and adds to `o` if
+ * `add`. FIRST: first step of its item; the item before is done, and its O is stored before the next P V. MASKED: the
+ * step may have masks.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
 static __device__ __forceinline__ void

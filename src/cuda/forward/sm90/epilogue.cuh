@@ -94,7 +94,7 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
                 int first, int begin) {
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
-    /* Where O is staged a panel at a time, a loop would begin anew for each. */
+    /* Panels of O that are staged one at a time would each begin a loop anew: none then. */
     constexpr int MOST = shape::O_PANELS < shape::V_PANELS ? EACH : 0;
     const uint32_t lane = (uint32_t)warp_lane_here();
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(p.modify.kept, l[0]),
@@ -151,8 +151,8 @@ static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* Stores O = 0 and lse = -Inf for those of items [begin, end) that list no keys; `load` answers 32 from
- * one on, as sm90_load_items. `warp` of `warps` warps. */
+/* Stores O = 0 and lse = -Inf for items of [begin, end) without keys. `load` answers 32 from one on, as
+ * sm90_load_items. `warp` of `warps` warps. */
 template <class T, class shape, class loads>
 static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
                                                         const loads &load, int64_t begin,

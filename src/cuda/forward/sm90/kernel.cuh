@@ -41,8 +41,8 @@ static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t share
     }
 }
 
-/* Where scores are modified, three CTAs of four, which share the registers of the fourth. The last
- * quarter of the plan's CTAs then begins when others have ended. */
+/* CTAs of kernels with modifiers: three of four, which share the registers of the fourth. The last quarter
+ * of the plan's CTAs then begins when others have ended. */
 template <class shape, bool MODIFIED>
 static __host__ __device__ __forceinline__ constexpr int sm90_resident(void) {
     return shape::RESIDENT - (MODIFIED && shape::RESIDENT == 4);

@@ -14,7 +14,7 @@ static __device__ __forceinline__ int32_t sm90_groups_whole(const struct attenti
 
 /* A warp's records of an item. */
 struct sm90_records {
-    const uint32_t *of; /* that of group `whole` is of[whole] */
+    const uint32_t *of; /* record of group `whole` is of[whole] */
     int32_t whole;      /* groups without a record, all of whose keys all rows list */
 };
 

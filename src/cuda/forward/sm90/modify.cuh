@@ -59,9 +59,9 @@ static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
     }
 }
 
-/* Which of this thread's 32 weights of 64 places are kept: bit 2 j + e for column 8 j + 2 t + e of row g,
- * and 16 bits further on for row g + 8. filled: rows, and the places of a granule, fill 16 x 16 tiles
- * of draws, so that a call has all eight weights of 16 places. */
+/* Kept ones of this thread's 32 weights of 64 places: bit 2 j + e for column 8 j + 2 t + e of row g; row g +
+ * 8 is 16 bits further. filled: rows and places of a granule fill 16 x 16 tiles of draws, so a call has all
+ * eight weights of 16 places. */
 static __device__ __forceinline__ uint32_t sm90_drawn(const struct attention_params &p,
                                                       const struct modify_query (&q)[2],
                                                       const int32_t (&place)[2], bool filled) {
@@ -138,14 +138,14 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
     sm90_queries_of_cursor<shape>(of, p, cursor);
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
     const int32_t row = item.row;
-    /* Of filled lists query 0 stands where today's length has it. */
+    /* Query 0 of filled lists stands where today's length has it. */
     const int32_t from = shape::SOURCE == SM90_FILLED
                              ? (int32_t)((uint32_t)row + (uint32_t)item.mask + p.modify.first_key -
                                          p.modify.first_position)
                              : row;
     const int t2 = warp_lane_here() % 4 * 2;
     const bool eights =
-        shape::SOURCE != SM90_CP_ASYNC && !p.modify.key_positions; /* of consecutive keys */
+        shape::SOURCE != SM90_CP_ASYNC && !p.modify.key_positions; /* consecutive keys */
     float slope[2], back[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {

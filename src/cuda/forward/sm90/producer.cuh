@@ -257,7 +257,7 @@ static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const cha
 struct sm90_rows {
     const char *from;
     int64_t step;  /* bytes from row to row */
-    int32_t bytes; /* of a row, <= 0 where the row ends before this CTA's dims */
+    int32_t bytes; /* bytes of a row, <= 0 where the row ends before this CTA's dims */
 };
 
 /* Rows of a head of d dims, of which a CTA has `mine`. */
@@ -303,7 +303,7 @@ static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, 
         reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))[warp_lane()] = record;
 }
 
-/* Where the keys of an item are. */
+/* Keys of an item. */
 struct sm90_list {
     int64_t first, group; /* its first granule; its first group, as if all had records */
     int32_t count, whole; /* granules; groups without a record */

@@ -4,10 +4,9 @@
  *
  *   S^T [32 keys, 8 TILES queries] = K [32, d] Q [8 TILES, d]^T      a warp, mma.sync
  *
- * Loads from L2 are the limit: a key serves the few rows of one block row. So nothing is staged. A
- * warp loads keys from L2 into the registers that MMAs read, 16 bytes a lane, the next dims during
- * the MMAs of these; queries come from L1. Keys are the 16 rows of an MMA and queries its 8
- * columns, so that 8 x 8 blocks fill it.
+ * Loads from L2 are the limit: a key serves the few rows of one block row. So nothing is staged. A warp loads
+ * keys from L2 into the registers that MMAs read, 16 bytes a lane, the next dims during these MMAs. Queries
+ * come from L1. Keys are the 16 rows of an MMA and queries its 8 columns, so that 8 x 8 blocks fill it.
  *
  * A unit is a part of a block row by 8 TILES rows. One thread block computes it; its warps
  * alternate over the columns. A score depends on its own query and key only, so keys that no row

@@ -104,7 +104,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
             ldmatrix(a[i], (at_q ^ d << 5) + i * 16 * PANEL16_STRIDE);
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
-            uint32_t b[4]; /* of two MMAs */
+            uint32_t b[4]; /* B of two MMAs */
             ldmatrix(b, (at_k ^ d << 5) + j * 8 * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < TILES_M; i++) {
@@ -144,7 +144,6 @@ static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK /
     wgmma_commit();
 }
 
-/* sum += part, part = 0. */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,

@@ -13,15 +13,16 @@
     4 /* chunks whose keys are known: one computed, two in flight
                               * where chunks have one panel, one looked up */
 
-/* How a thread block's warps share S [M, CUDA_CHUNK]. */
+/* Shares of a thread block's warps in S [M, CUDA_CHUNK]. */
 template <int M, bool LONG> struct sddmm_mma_shape {
     static constexpr bool WGMMA = PANEL16_WGMMA && M >= 64;
-    static constexpr int ROWS = M < 32 || WGMMA ? 16 : 32; /* of a warp */
+    static constexpr int ROWS = M < 32 || WGMMA ? 16 : 32; /* rows of a warp */
     static constexpr int WARPS_M = M / ROWS;
     static constexpr int WARPS_N = M < 64 ? 4 : WGMMA ? 1 : 2;
     static constexpr int COLUMNS = CUDA_CHUNK / WARPS_N;
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
-    static constexpr int BLOCKS = (M > 64 ? 2 : 3) - (LONG && M > 32); /* of a multiprocessor */
+    static constexpr int BLOCKS =
+        (M > 64 ? 2 : 3) - (LONG && M > 32); /* CTAs of a multiprocessor */
     /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][COLUMNS / 8][4];
 };

@@ -66,8 +66,8 @@ sddmm_mma_store_listed(const float *space, const struct staged_params &p, const 
                 : -INFINITY;
 }
 
-/* Stores a warp's scores by way of its part of `space`, 8 rows at a time: for rows aligned to 4
- * bytes, and for chunks with masks (`partial`). */
+/* Stores a warp's scores through its part of `space`, 8 rows at a time: rows aligned to 4 bytes, and chunks
+ * with masks (`partial`). */
 template <int M, bool LONG>
 static __device__ __forceinline__ void
 sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,

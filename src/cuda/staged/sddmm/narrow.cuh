@@ -1,6 +1,6 @@
 /*
- * Stage 1, SDDMM, where block rows have one query and few keys. A warp computes one row, 32 columns
- * at a time; or two rows, 16 columns at a time, where one wave of warps would not hold all rows.
+ * Stage 1, SDDMM, where block rows have one query and few keys. A warp computes one row, 32 columns at a time;
+ * or two rows of 16 columns, where one wave would not hold all rows.
  *
  * Loads from L2 are the limit, and loads in sequence: block row, block columns, keys. Where one
  * wave holds all rows, those of a multiprocessor are neighbours, in one thread block of up to 32
@@ -46,7 +46,7 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
     const uint32_t width = item < p.n_items ? (uint32_t)s.width : 0;
     for (uint32_t x = lane % lanes; __any_sync(WARP_ALL, x < width); x += lanes) {
         const int32_t key = sddmm_row_key(p, s, x, width);
-        /* Where there is no key, another key is read; its score is not stored. */
+        /* Places without a key read another key; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         const unsigned there = __ballot_sync(WARP_ALL, key >= 0);
         float score = 0;

@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(32 * SDDMM_ROW_WARPS,
     for (uint32_t from = chunk.column; from < end; from += 32) {
         const uint32_t x = from + warp_lane();
         const int32_t key = sddmm_row_key(p, s, x, end);
-        /* Where there is no key, another key is read; its score is not stored. */
+        /* Places without a key read another key; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
         float score = sddmm_row_scores<T, WHOLE, AHEAD>(q, row, k.d, 0, p.q_scale, 0.0f);
         if (from + 16 < end)

@@ -47,7 +47,7 @@ static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
         const struct block_row_place at = block_row_place_at(p.image.block_rows + item);
         to.batch_head = at.batch_head;
         to.block_row = at.row;
-        to.tiles = (int32_t)at.tiles; /* of no more than n_kv keys */
+        to.tiles = (int32_t)at.tiles; /* n_kv keys at most */
         to.scores = at.scores;
     }
 }
@@ -106,7 +106,7 @@ static __device__ __forceinline__ float softmax_lse(float top, double sum) {
     return sum == 0 ? -INFINITY : (float)(top + log(sum));
 }
 
-/* What is subtracted from scores: the maximum, or 0 where it is -Inf. */
+/* Base that is subtracted from scores: the maximum, or 0 for -Inf. */
 static __device__ __forceinline__ float softmax_base(float top) {
     return top == -INFINITY ? 0.0f : top;
 }

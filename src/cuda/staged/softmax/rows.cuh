@@ -2,11 +2,10 @@
  * Stage 2: softmax of every row of the scores, in place. A row is consecutive floats, whatever the
  * block.
  *
- * Memory is the limit. A row is loaded once, held in registers and stored once by a group of
- * threads: part of a warp, some warps of a thread block, or all thread blocks of a cluster. The
- * registers of groups are the loads in flight. A group has the threads that the mean row needs and
- * an eighth more. As many groups as are resident alternate over the rows. The tail of a wider row
- * is loaded twice.
+ * Memory is the limit. A row is loaded once, held in registers and stored once by a group of threads. A group
+ * is part of a warp, some warps of a thread block, or all thread blocks of a cluster. The registers of groups
+ * are the loads in flight. A group has the threads that the mean row needs and an eighth more. Resident groups
+ * alternate over the rows. The tail of a wider row is loaded twice.
  *
  * Rows of about the same width that share sectors with their neighbours are taken in memory order.
  * Others are taken longest first, as items are ordered (docs/notes/staged.md, "Softmax").
@@ -187,7 +186,7 @@ static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held
     return sum;
 }
 
-/* Where the factor is NaN, elements other than 0 become NaN. Answers the factor that remains. */
+/* NaN for elements other than 0, where the factor is NaN. Answers the factor that remains. */
 template <int HELD, int LANES>
 static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HELD, LANES> &held,
                                                           float factor) {
@@ -285,8 +284,8 @@ static cudaError_t softmax_rows_launch_held(const struct staged_params *p, cudaS
                                    1, SOFTMAX_THREADS, p, stream);
 }
 
-/* As few threads as hold a row, each with as few pieces as that takes. The widest rows take several
- * thread blocks where devices have clusters. */
+/* Kernels by row width: the fewest threads that hold a row, each with the fewest pieces. The widest rows
+ * take several thread blocks where devices have clusters. */
 #define SOFTMAX_HOLDS(held, lanes, blocks, cluster)                                                \
     { 4 * (held) * (lanes) * (cluster), 0, softmax_rows_launch_held<held, lanes, blocks, cluster> }
 #define SOFTMAX_CLUSTERS 3 /* the last instances, of several thread blocks */

@@ -18,9 +18,9 @@
 #define SOFTMAX_BACKWARD_LOG2_E 1.4426950408889634f
 #define SOFTMAX_BACKWARD_SLOPES 256 /* threads that add up a head's shares */
 
-/* What the elements of a row have in common. */
+/* Values that the elements of a row share. */
 struct softmax_backward_row {
-    struct modify_query query; /* of dropout */
+    struct modify_query query; /* dropout's */
     uint64_t seed;
     int32_t r, i; /* the query, of its block row and of all */
     float base, left, delta, slope;

@@ -1,8 +1,7 @@
 /*
- * Stage 3, SpMM: O = P V. f32 at every height of block rows; 16-bit types where a block row has at
- * most 8 queries. A key that no row of a unit lists is not loaded, whatever it holds. Sums over 16
- * keys leave the tensor cores and are added up for a chunk; chunks are then added to the result,
- * which keeps long rows accurate.
+ * Stage 3, SpMM: O = P V. f32 at every height of block rows; 16-bit types where a block row has at most 8 queries. A
+ * key that no row of a unit lists is not loaded, whatever it holds. Sums over 16 keys leave the tensor cores and are
+ * added up for a chunk. Chunks are then added to the result, which keeps long rows accurate.
  *
  *   O^T [dims, 8 TILES] += V [16, dims]^T P [8 TILES, 16]^T      a warp, mma.sync
  *
@@ -28,14 +27,13 @@
 
 #define SPMM_THREADS 128
 #define SPMM_TURNS 4    /* turns of a warp at least before more thread blocks share a unit's keys */
-#define SPMM_COLUMNS 32 /* of a turn: two MMAs of 16 keys */
+#define SPMM_COLUMNS 32 /* columns of a turn: two MMAs of 16 keys */
 
 /* 16-byte pieces of a key for each 4 lanes: two where sums take few registers. */
 template <class T, int TILES> static __host__ __device__ constexpr int spmm_pieces(void) {
     return TILES == 1 && sizeof(T) == 4 ? 2 : 1;
 }
 
-/* Dims of a warp. */
 template <class T, int TILES> static __host__ __device__ constexpr int spmm_warp_dims(void) {
     return spmm_pieces<T, TILES>() * 8 * words_elements<T>();
 }

@@ -1,5 +1,5 @@
-/* Stage 3 of the backward: dQ = dS K, of 16-bit types. Those of attention round what they multiply by to
- * 16 bits (product.cuh says why not here), and write the problem's type alone. */
+/* Stage 3 of the backward: dQ = dS K, of 16-bit types. Attention's SpMM rounds scores to 16 bits
+ * (product.cuh says why not here), and writes the problem's type alone. */
 #ifndef TESSERA_CUDA_SPMM_GRADIENT_CUH
 #define TESSERA_CUDA_SPMM_GRADIENT_CUH
 

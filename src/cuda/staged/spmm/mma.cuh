@@ -18,19 +18,19 @@
 #include "staged/spmm/gather.cuh"
 #include "staged/spmm/mma_epilogue.cuh"
 
-#define SPMM_MMA_KEYS 64   /* of a step */
+#define SPMM_MMA_KEYS 64   /* keys of a step */
 #define SPMM_MMA_CLUSTER 4 /* CTAs that share a block row's keys at most */
 
-/* How a thread block's warps share O [M, N]. */
+/* Shares of a thread block's warps in O [M, N]. */
 template <int M, int N> struct spmm_mma_shape {
     static constexpr bool WGMMA = PANEL16_WGMMA && M >= 64;
-    static constexpr int ROWS = M >= 64 && !WGMMA ? 32 : 16; /* of a warp */
+    static constexpr int ROWS = M >= 64 && !WGMMA ? 32 : 16; /* rows of a warp */
     static constexpr int WARPS_M = M / ROWS;
     static constexpr int WARPS_N = WGMMA ? 1 : M > 16 ? 2 : 4;
     static constexpr int DIMS = N / WARPS_N;
     static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
     static constexpr int STAGES = M > 64 ? 4 : 3;
-    static constexpr int BLOCKS = M > 64 ? 1 : 2; /* of a multiprocessor */
+    static constexpr int BLOCKS = M > 64 ? 1 : 2; /* CTAs of a multiprocessor */
     static constexpr int PANELS = STAGES * SPMM_MMA_KEYS * (4 * M + 2 * N); /* bytes */
     /* A warp's accumulators: 16 x 8 tiles. */
     typedef float sums[ROWS / 16][DIMS / 8][4];
@@ -187,7 +187,7 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
                              T());
 #pragma unroll
         for (int j = 0; j < shape::DIMS / 8; j += 2) {
-            uint32_t b[4]; /* of two MMAs */
+            uint32_t b[4]; /* B of two MMAs */
             ldmatrix_transposed(b, (at_v ^ j << 4) + k * PANEL16_STRIDE);
 #pragma unroll
             for (int i = 0; i < shape::ROWS / 16; i++) {
@@ -198,7 +198,7 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
     }
 }
 
-/* The same with WGMMA: begin issues, end waits. */
+/* WGMMA likewise: begin issues, end waits. */
 template <class T, int M, int N>
 static __device__ __forceinline__ void spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part,
                                                       uint32_t *any, const float *prob, const T *v,
@@ -301,8 +301,8 @@ static __global__ void __launch_bounds__(spmm_mma_shape<M, N>::THREADS,
 
 /* ---- launching ---- */
 
-/* CTAs that share the keys of a unit, where units are too few for the device, which holds `blocks` on each
- * multiprocessor (docs/notes/staged.md, "Tiles and clusters"). */
+/* CTAs that share the keys of a unit, where units are too few for a device of `blocks` CTAs a multiprocessor
+ * (docs/notes/staged.md, "Tiles and clusters"). */
 static inline int spmm_mma_cluster(const struct staged_params *p, int64_t units, int blocks) {
     const int64_t held = (int64_t)p->multiprocessors * blocks, chunks = p->columns / CUDA_CHUNK;
     const int most = p->architecture >= CLUSTER_ARCHITECTURE ? SPMM_MMA_CLUSTER : 1;

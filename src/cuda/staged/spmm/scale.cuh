@@ -17,7 +17,7 @@ static __device__ __forceinline__ float spmm_scale(const struct staged_params &p
     return __int_as_float((127 + p.weight_power) << 23);
 }
 
-/* What undoes it. */
+/* Inverse of that factor. */
 template <class T>
 static __device__ __forceinline__ float spmm_unscale(const struct staged_params &, T) {
     return 1.0f;

@@ -2,10 +2,10 @@
  * Stage 3, SpMM, in f32 by multiply-adds, where block rows have few keys and heads many dims. A
  * thread block computes SPMM_SHORT_ROWS rows of a block row, 4 dims a thread.
  *
- * On tensor cores (gather.cuh) such block rows cost instructions, some 1300 a warp for 32 dims of
- * 16 rows and 16 keys: splitting operands, combining sums of warps and finding the unit, for one or
- * two MMAs. Here a thread holds its dims of all rows. Keys and P pass through shared memory,
- * SPMM_SHORT_KEYS at a time. V is loaded once, SPMM_SHORT_AHEAD keys in flight.
+ * Tensor cores (gather.cuh) would cost some 1300 instructions a warp for 32 dims of 16 rows and 16 keys.
+ * Splitting operands, combining sums of warps and finding the unit serve one or two MMAs. Here a thread holds
+ * its dims of all rows. Keys and P pass through shared memory, SPMM_SHORT_KEYS at a time. V is loaded once,
+ * SPMM_SHORT_AHEAD keys in flight.
  *
  * Sums over CUDA_CHUNK keys start from zero before they are added to the sums in shared memory,
  * which keeps wide block rows accurate.
@@ -30,7 +30,7 @@ struct spmm_short_shared {
     /* Four rows of a key are loaded at a time; the 4 extra floats put keys 16 bytes apart in the
      * banks. */
     float prob[SPMM_SHORT_KEYS][SPMM_SHORT_ROWS + 4];
-    float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* of whole chunks */
+    float sum[4 * SPMM_SHORT_ROWS][SPMM_SHORT_THREADS]; /* sums of whole chunks */
 };
 
 /* A thread's 4 dims of all rows. */

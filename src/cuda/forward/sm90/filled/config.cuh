@@ -14,8 +14,8 @@
  *
  *   granules [RING][PLACES]   first key and window
  *
- * The lane that arrives at k_full writes them before. RING is twice as long as the ring of K: a step's are
- * written again after all warps have issued the Q K^T of a later step, so when they have read them.
+ * The lane that arrives at k_full writes them before. RING is twice as long as the ring of K. A step's windows
+ * are written again after all warps have issued a later step's Q K^T, so have read them.
  */
 #ifndef TESSERA_CUDA_SM90_FILLED_CONFIG_CUH
 #define TESSERA_CUDA_SM90_FILLED_CONFIG_CUH

@@ -1,6 +1,5 @@
-/* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts
- * early reads both after the fill has ended: by ordinary loads, as what is said to stay need not be fetched
- * again. */
+/* Fused attention on Hopper over filled lists: items of the image, and their granules. A kernel that starts early
+ * reads both after the fill has ended: by ordinary loads, since read-only ones may give what was there before. */
 #ifndef TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 #define TESSERA_CUDA_SM90_FILLED_ITEMS_CUH
 
@@ -20,7 +19,7 @@ static __device__ __forceinline__ int sm90_filled_each(const struct decode_param
     return __ffs(p.block_kv) - 1 - p.run.granule_bits;
 }
 
-/* Which granules of its tile an item has. */
+/* Granules of its tile that an item has. */
 static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &item,
                                                        const struct decode_params &p,
                                                        const struct work_item &w, int64_t T) {
@@ -62,7 +61,7 @@ sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
     return item;
 }
 
-/* How many items this CTA has. */
+/* Items of this CTA. */
 static __device__ __forceinline__ int32_t sm90_filled_items(const struct decode_params &p) {
     const uint32_t items = (uint32_t)fill_least(filled_items(p), INT32_MAX);
     return items <= blockIdx.x ? 0 : (int32_t)((items - blockIdx.x - 1) / gridDim.x) + 1;
@@ -83,8 +82,8 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
     return item;
 }
 
-/* How many of an item's first granules need no window. A fill sees no page table, so item.whole counts keys of
- * pages that there are not; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
+/* First granules of an item that need no window. A fill sees no page table, so item.whole counts keys of
+ * missing pages; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
 static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_params &p,
                                                             const struct sm90_filled_item &item) {
     const int bits = p.run.granule_bits, each = sm90_filled_each(p);
@@ -101,16 +100,15 @@ static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_
     return __reduce_min_sync(WARP_ALL, whole);
 }
 
-/* A granule, and where TMA finds it: the page, or the batch where there are no pages, and the row; past all rows,
- * for which TMA fills zeros, where nothing of it is listed. Pages or batches that share their rows (a stride of 0)
- * are one in the map: 0. */
+/* A granule and its TMA coordinates: the page, or the batch without pages, and the row. Granules without a
+ * listed key lie past all rows, for which TMA fills zeros. Pages or batches that share their rows (a stride
+ * of 0) are one in the map: 0. */
 struct sm90_filled_place {
     struct fill_granule granule;
     int32_t page, row;
 };
 
-/* Granule `at` of an item's tile; of a page that there is not, no key is listed. apart: pages, or batches, share no
- * rows. */
+/* Granule `at` of an item's tile; missing pages list no key. apart: pages, or batches, share no rows. */
 static __device__ __forceinline__ struct sm90_filled_place
 sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
                  bool apart) {

@@ -56,8 +56,8 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     }
 }
 
-/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. What is broadcast by a
- * stride of 0 has one batch or head. */
+/* Maps of K or V, of pages where there are some: tiles of one granule, and of two. Tensors broadcast by a
+ * stride of 0 have one batch or head. */
 static bool sm90_filled_maps_kv(CUtensorMap (&maps)[2], sm90_encode encode,
                                 CUtensorMapDataType type, const struct decode_params *p,
                                 const struct rows_view &view, int64_t d) {
@@ -97,7 +97,7 @@ static cudaError_t attention_filled_launch_one(const struct decode_params *p,
                : launch_early(kernel, dim3(ctas), shape::THREADS, shape::BYTES, arguments, stream);
 }
 
-/* What a launch without another says of tensors before it. */
+/* Refusal of tensors before a launch that has no fallback. */
 template <class T> static const char *attention_filled_refuses_run(const struct decode_params *p) {
     struct sm90_maps maps = {};
     return sm90_filled_maps<T>(&maps, p) ? NULL : sm90_encode_find() ? SM90_NO_MAP : SM90_NO_ENCODE;

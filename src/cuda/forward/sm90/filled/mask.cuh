@@ -5,8 +5,8 @@
 #include "forward/sm90/consumer.cuh"
 #include "forward/sm90/filled/config.cuh"
 
-/* Finds which scores of the step at `cursor` count, while its Q K^T is in flight: of each 64 places 16 bits
- * of either row of this thread. */
+/* Finds the listed scores of the step at `cursor` while its Q K^T is in flight: 16 bits of each 64 places and
+ * either row of this thread. */
 template <class shape>
 static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragments<shape> &w,
                                                               const sm90_cursor &cursor,

@@ -18,8 +18,8 @@ sm90_filled_hand(char *memory, uint32_t step, const struct fill_granule &granule
     }
 }
 
-/* Loads a step's tile of K or V, of the granules of lanes g, g + 1 ...: one TMA tile copy for a panel where
- * two granules of 64 keys are neighbours. */
+/* Loads a step's tile of K or V, the granules of lanes g, g + 1 ... Two neighbouring granules of 64 keys are
+ * one TMA tile copy for a panel. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
 sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
@@ -38,8 +38,8 @@ sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
                                              place.page);
 }
 
-/* The same by cp.async, where some granule has keys that no row lists: these are not read, and places without
- * a listed key get zeros. Four rows of d elements at a time. */
+/* Loads by cp.async, where some granule has keys that no row lists: these are not read, and places without a
+ * listed key get zeros. Four rows of d elements at a time. */
 template <class shape, int PANELS>
 static __device__ __forceinline__ void
 sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_place &place, int g,
