@@ -77,8 +77,8 @@ struct tess_plan {
     size_t image;     /* bytes of the device image; 0 where there is none */
     size_t workspace; /* what tess_run needs: that of plan_carve */
     int64_t pairs;    /* over all batches and query heads */
-    double bytes;     /* of q, k, v and o that a run moves at least (bytes.c); 0 where it is reserved */
-    double predicted_seconds; /* that kernels take, whatever the memory */
+    double bytes; /* of q, k, v and o that a run moves at least (bytes.c); 0 where it is reserved */
+    double predicted_seconds;  /* that kernels take, whatever the memory */
     struct reserved *reserved; /* where lists come with the image; else NULL */
 };
 

@@ -59,7 +59,7 @@ static tess_status cuda_target_query(int32_t device, tess_target *target, tess_e
         {&multiprocessors, cudaDevAttrMultiProcessorCount},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
         {&cache, cudaDevAttrL2CacheSize},
-        {&clock, cudaDevAttrMemoryClockRate},    /* kHz, of two transfers each */
+        {&clock, cudaDevAttrMemoryClockRate},      /* kHz, of two transfers each */
         {&width, cudaDevAttrGlobalMemoryBusWidth}, /* bits; 0 of memory that a host has */
     };
     cudaError_t code = device == -1 ? cudaGetDevice(&device) : cudaSuccess;

@@ -20,16 +20,16 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
     const int32_t rows = args->work.lists->tile_rows;
     const struct cuda_family *family = cuda_family_of(kernel);
     const struct granule_step none = {0, 0};
-    const struct granule_rules rules = {
-        .list_of = args->work.list_of,
-        .heads_q = args->problem->heads_q,
-        .heads_kv = args->problem->heads_kv,
-        .tile_heads = args->work.tile_heads,
-        .over_keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS,
-        .workers = family->family.workers(kernel, args->target, rows),
-        .size = family->granule,
-        .groups = family->groups,
-        .step = family->step ? family->step(kernel, rows) : none};
+    const struct granule_rules rules = {.list_of = args->work.list_of,
+                                        .heads_q = args->problem->heads_q,
+                                        .heads_kv = args->problem->heads_kv,
+                                        .tile_heads = args->work.tile_heads,
+                                        .over_keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS,
+                                        .workers =
+                                            family->family.workers(kernel, args->target, rows),
+                                        .size = family->granule,
+                                        .groups = family->groups,
+                                        .step = family->step ? family->step(kernel, rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);
     if (!prepared)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,

@@ -6,6 +6,7 @@
 #ifndef TESSERA_CUDA_COMBINE_CUH
 #define TESSERA_CUDA_COMBINE_CUH
 
+#include "device/architecture.cuh"
 #include "work/image.cuh"
 #include "work/launch.cuh"
 #include "work/slots.cuh"
@@ -18,6 +19,7 @@
 #define COMBINE_SLICE (32 * COMBINE_DIMS)
 #define COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
 #define COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
+#define COMBINE_BOUND (ARCHITECTURE_FITTED ? COMBINE_RESIDENT : 2) /* or registers spill */
 #define COMBINE_CTA(ways) (32 * ((ways) > 1 ? (ways) : COMBINE_WARPS)) /* threads */
 
 /* ---- rows, of images of either kind ---- */
@@ -229,7 +231,7 @@ combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
 /* A CTA begins with rows of combine blockIdx.x, and goes on with those of every gridDim.x-th: a row by its warps' WAYS,
  * or one by each where WAYS is 1. */
 template <class T, int WAYS, bool EXACT, class params, class item>
-static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_RESIDENT : 1)
+static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_BOUND : 1)
     combine_tiles(const __grid_constant__ params p) {
     __shared__ float4 of_warps[WAYS][32];
     const int warp = (int)threadIdx.x / 32;

@@ -30,7 +30,8 @@ static inline sm90_encode sm90_encode_find(void) {
 
 /* Why a run by TMA alone is refused. */
 #define SM90_NO_ENCODE "it copies by TMA, and the driver has no cuTensorMapEncodeTiled: update it"
-#define SM90_NO_MAP "it copies by TMA, which cannot address these tensors (rows 2^40 bytes apart, say)"
+#define SM90_NO_MAP                                                                                \
+    "it copies by TMA, which cannot address these tensors (rows 2^40 bytes apart, say)"
 
 /* A map of [batch][heads][n][d] with TMA tiles of `rows` rows of 64 columns. False where the map
  * cannot be encoded. L2 promotion is asked for only where rows end with a panel
