@@ -659,8 +659,7 @@ typedef struct tess_target {
     int32_t multiprocessors;         /* CUDA */
     int64_t shared_memory_per_block; /* CUDA: bytes that a block can ask for, 0 = unknown */
     int64_t cache_size;              /* bytes of last-level cache, 0 = unknown */
-    int64_t
-        memory_rate; /* CUDA: bytes a second of device memory, 0: of the fastest such architecture */
+    int64_t memory_rate; /* CUDA: bytes a second, 0 = that of the architecture's fastest memory */
 } tess_target;
 TESS_DEFINE_INIT(tess_target)
 
@@ -725,8 +724,7 @@ typedef struct tess_arguments {
     /* Backward. q, k, v, o and lse are read there, and o may be f32. */
     const tess_tensor *d_o;   /* like o, in the problem's type; read */
     const tess_tensor *d_lse; /* like lse, read; NULL: zeros */
-    const tess_tensor
-        *delta; /* like lse: tess_delta writes it; a run that is given it reads no o */
+    const tess_tensor *delta; /* like lse: tess_delta writes it; a run given it reads no o */
     /* Written, in the problem's type or f32; NULL where the problem does not ask for it. */
     const tess_tensor *d_q; /* like q */
     const tess_tensor *d_k; /* like k */
@@ -789,7 +787,7 @@ typedef struct tess_plan_info {
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
-    int64_t bytes;          /* q, k, v and o that a run moves at least: what is listed, each once */
+    int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 

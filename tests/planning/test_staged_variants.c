@@ -25,7 +25,7 @@ static tess_status setting_plan(tess_plan **plan, const struct setting *setting,
     return status;
 }
 
-/* A kernel's name without "cuda_" and the stage's: "bf16_tma". */
+/* A kernel's name without "cuda_" and the stage's: "bf16_mma". */
 static const char *variant(const tess_plan *plan, tess_stage stage) {
     const char *name = tess_plan_kernel(plan, stage);
     assert_non_null(name);

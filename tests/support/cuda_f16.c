@@ -9,11 +9,6 @@
         (void)p, (void)stream;                                                                     \
         return cudaErrorInvalidDeviceFunction;                                                     \
     }
-#define STAND_IN_REFUSES(name, params)                                                             \
-    const char *name##_refuses_run(const struct params *p) {                                       \
-        (void)p;                                                                                   \
-        return "this build has no kernels of f16";                                                 \
-    }
 #define STAND_IN_SHARED(name)                                                                      \
     int64_t name##_shared(int32_t rows) {                                                          \
         (void)rows;                                                                                \
