@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Costs of fused CUDA kernels, measured on this machine's GPU and written to src/cuda/costs.def:
+# Costs of fused CUDA kernels, measured on this machine's GPU and written to costs.def:
 #   bench/fit.sh [FOLDER [KERNELS [OUT]]]
 #
 # FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
@@ -12,7 +12,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 folder=$(realpath "${1:-build/release}") || exit 1
 kernels=${2:-^cuda_attention_bf16_sm90_}
-out=${3:-${OUT:-src/cuda}/costs.def}
+out=${3:-${OUT:-.}/costs.def}
 limit=280 # seconds of timing
 export LD_LIBRARY_PATH=$folder:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 tessera=$folder/tessera

@@ -48,8 +48,18 @@ static tess_status cuda_attribute(int32_t *value, enum cudaDeviceAttr attribute,
                : cuda_failed(error, code, function, "device", "cudaDeviceGetAttribute");
 }
 
+/* Bytes a second; 0 where the driver has no answer, or the memory is a host's. */
+static int64_t memory_rate(int32_t device) {
+    int32_t clock, width; /* kHz, of two transfers each; bits */
+    if (cudaDeviceGetAttribute(&clock, cudaDevAttrMemoryClockRate, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&width, cudaDevAttrGlobalMemoryBusWidth, device) == cudaSuccess)
+        return (int64_t)clock * 1000 * 2 * width / 8;
+    cudaGetLastError(); /* no error stays set */
+    return 0;
+}
+
 static tess_status cuda_target_query(int32_t device, tess_target *target, tess_error *error) {
-    int32_t major, minor, multiprocessors, shared, cache, clock, width;
+    int32_t major, minor, multiprocessors, shared, cache;
     const struct {
         int32_t *value;
         enum cudaDeviceAttr attribute;
@@ -59,8 +69,6 @@ static tess_status cuda_target_query(int32_t device, tess_target *target, tess_e
         {&multiprocessors, cudaDevAttrMultiProcessorCount},
         {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
         {&cache, cudaDevAttrL2CacheSize},
-        {&clock, cudaDevAttrMemoryClockRate},      /* kHz, of two transfers each */
-        {&width, cudaDevAttrGlobalMemoryBusWidth}, /* bits; 0 of memory that a host has */
     };
     cudaError_t code = device == -1 ? cudaGetDevice(&device) : cudaSuccess;
     if (code != cudaSuccess)
@@ -77,7 +85,7 @@ static tess_status cuda_target_query(int32_t device, tess_target *target, tess_e
     target->multiprocessors = multiprocessors;
     target->shared_memory_per_block = shared;
     target->cache_size = cache;
-    target->memory_rate = (int64_t)clock * 1000 * 2 * width / 8;
+    target->memory_rate = memory_rate(device);
     return TESS_OK;
 }
 

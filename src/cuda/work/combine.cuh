@@ -19,7 +19,7 @@
 #define COMBINE_SLICE (32 * COMBINE_DIMS)
 #define COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
 #define COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
-#define COMBINE_BOUND (ARCHITECTURE_FITTED ? COMBINE_RESIDENT : 2) /* or registers spill */
+#define COMBINE_BOUND (ARCHITECTURE_FITTED ? COMBINE_RESIDENT : 2)     /* or registers spill */
 #define COMBINE_CTA(ways) (32 * ((ways) > 1 ? (ways) : COMBINE_WARPS)) /* threads */
 
 /* ---- rows, of images of either kind ---- */
