@@ -162,8 +162,9 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct key
     row_sums_take(c, args, &job->sums);
 #if defined(__AVX512BF16__)
     const int summed[] = {scratch.d_k.d != 0, scratch.d_v.d != 0};
-    job->stores = (struct paired_stores){
-        args, {&attention_of(args)->q, &gradient_of(args)->d_o}, .d = {p->d_qk, p->d_v}};
+    job->stores = (struct paired_stores){args, .d = {p->d_qk, p->d_v}};
+    if (args->operands) /* sizes are asked without */
+        job->stores.y[0] = &attention_of(args)->q, job->stores.y[1] = &gradient_of(args)->d_o;
     paired_stores_take(c, p->heads_q, p->n_q, summed, &job->stores);
 #endif
 }

@@ -83,8 +83,9 @@ static void job_take(struct carve *c, const struct kernel_args *args, struct que
 #if defined(__AVX512BF16__)
     const struct problem *p = args->problem;
     const int summed[] = {scratch.d_q.d != 0, 0};
-    job->stores = (struct paired_stores){
-        args, {&attention_of(args)->k, &attention_of(args)->v}, .d = {p->d_qk, p->d_v}};
+    job->stores = (struct paired_stores){args, .d = {p->d_qk, p->d_v}};
+    if (args->operands) /* sizes are asked without */
+        job->stores.y[0] = &attention_of(args)->k, job->stores.y[1] = &attention_of(args)->v;
     paired_stores_take(c, p->heads_kv, p->n_kv, summed, &job->stores);
 #endif
 }
