@@ -52,19 +52,6 @@ tess_status tess_target_query(tess_target *target, tess_backend backend, int32_t
                : give(target, &known, sizeof known, TARGET_FIRST_SIZE, __func__, "target", error);
 }
 
-/* The fastest memory that was built beside an architecture: predictions are never faster. */
-static int64_t memory_rate(int32_t architecture) {
-    static const struct {
-        int32_t architecture;
-        double rate; /* bytes a second */
-    } memories[] = {{80, 2.04e12}, {86, 1.01e12}, {87, .2e12},  {89, 1.01e12},
-                    {90, 4.9e12},  {120, 1.8e12}, {121, .28e12}};
-    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
-        if (memories[i].architecture == architecture)
-            return (int64_t)memories[i].rate;
-    return (int64_t)8e12;
-}
-
 tess_status check_target(tess_target *out, const tess_target *given, const char *function,
                          tess_error *error) {
     *out = tess_target_init();
@@ -79,8 +66,9 @@ tess_status check_target(tess_target *out, const tess_target *given, const char 
         wrong = "memory_rate is negative";
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "target", "target: %s", wrong);
-    if (out->backend == TESS_CUDA && !out->memory_rate)
-        out->memory_rate = memory_rate(out->architecture);
+    const struct backend *backend = backend_get(out->backend);
+    if (!out->memory_rate && backend && backend->device.memory_rate)
+        out->memory_rate = backend->device.memory_rate(out->architecture);
     return TESS_OK;
 }
 

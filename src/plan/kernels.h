@@ -320,6 +320,8 @@ struct device_services {
     int32_t (*count)(void);
     tess_status (*describe)(int32_t device, tess_device_info *info, tess_error *error);
     tess_status (*target)(int32_t device, tess_target *target, tess_error *error);
+    /* Bytes a second that bound predictions where a target tells none; NULL: none. */
+    int64_t (*memory_rate)(int32_t architecture);
     void *(*allocate)(size_t size);
     void (*release)(void *memory);
     tess_status (*synchronize)(tess_stream stream, tess_error *error);

@@ -62,9 +62,11 @@ const struct backend *__real_backend_get(tess_backend backend);
 const struct backend *__wrap_backend_get(tess_backend backend);
 
 const struct backend *__wrap_backend_get(tess_backend backend) {
-    static const struct backend planning = {
-        CUDA_PLANNING,
-        .device = {.count = device_count, .describe = device_describe, .target = target_query},
-        .image = {CUDA_IMAGE}};
+    static const struct backend planning = {CUDA_PLANNING,
+                                            .device = {.count = device_count,
+                                                       .describe = device_describe,
+                                                       .target = target_query,
+                                                       .memory_rate = cuda_memory_rate},
+                                            .image = {CUDA_IMAGE}};
     return backend == TESS_CUDA ? &planning : __real_backend_get(backend);
 }

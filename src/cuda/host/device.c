@@ -199,6 +199,7 @@ const struct backend *cuda_kernels(void) {
         .device = {.count = cuda_device_count,
                    .describe = cuda_device_describe,
                    .target = cuda_target_query,
+                   .memory_rate = cuda_memory_rate,
                    .allocate = cuda_allocate,
                    .release = cuda_release,
                    .synchronize = cuda_synchronize},

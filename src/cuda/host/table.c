@@ -4,305 +4,15 @@
 
 #include "host/backward.h"
 #include "host/decode.h"
+#include "host/families.h"
 #include "host/staged.h"
-#include "plan/cost.h"
-#include "work/granules.h"
-#include "work/runs.h"
 
 #include <math.h>
 #include <stdio.h>
 
-/* ---- what kernels refuse ---- */
+/* ---- the table ---- */
 
-static const char *type_refused(tess_type takes, tess_type type) {
-    static const char *const only[] = {[TESS_F32] = "it computes f32 only",
-                                       [TESS_F16] = "it computes f16 only",
-                                       [TESS_BF16] = "it computes bf16 only"};
-    return takes == type ? NULL : only[takes];
-}
-
-static const char *architecture_refused(const tess_target *target) {
-    return target->architecture < 80
-               ? "the target's architecture is below 80 (compute capability 8.0)"
-               : NULL;
-}
-
-/* Options that no kernel of attention has; a backward reads o_rest before the stages. */
-static const char *refused(const struct problem *problem, const tess_target *target) {
-    if (problem->o_rest && problem->operation == TESS_ATTENTION)
-        return "it does not write o_rest";
-    return architecture_refused(target);
-}
-
-/* Options that kernels of the host's lists alone do not have. */
-static const char *plain_refused(const struct problem *problem) {
-    if (!caches_plain(problem))
-        return "it reads keys and values of q's type, row behind row: page_size, k_type and v_type "
-               "must be 0, or the lists filled (tess_plan_reserve)";
-    if (problem->o_type != problem->type)
-        return "it writes o of q's type: o_f32 must be 0, or the lists filled (tess_plan_reserve)";
-    if (problem->rope_dims)
-        return "it reads q and k of one view: rope_dims must be 0, or the lists filled "
-               "(tess_plan_reserve)";
-    return NULL;
-}
-
-static const char *staged_refuses(const struct kernel *kernel, const struct problem *problem,
-                                  const tess_target *target) {
-    const struct staged_kernel *own = kernel->own;
-    const struct staged_params sizes = staged_sizes(problem, target);
-    const char *why = refused(problem, target);
-    if (!why && own->type)
-        why = type_refused(*own->type, problem->type);
-    return why ? why : own->refuses(problem, &sizes);
-}
-
-static const char *forward_refuses(const struct kernel *kernel, const struct problem *problem,
-                                   const tess_target *target) {
-    const struct forward_kernel *own = kernel->own;
-    const struct cuda_family *family = cuda_family_of(kernel);
-    const char *why = refused(problem, target);
-    if (!why && fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
-        why = "it computes scales of up to 2^127";
-    if (!why && problem->d_qk > own->d_qk)
-        why = own->too_wide;
-    if (!why && problem->d_v > own->d_v)
-        why = own->v_too_wide;
-    if (!why)
-        why = type_refused(own->type, problem->type);
-    if (!why)
-        why = family->family.lists == LISTS_FILLED ? decode_types_refused(own->product, problem)
-                                                   : plain_refused(problem);
-    if (!why && family->heights && problem->tile_rows &&
-        kernel_height(kernel, problem->tile_rows) < 0)
-        why = family->heights;
-    if (!why && family->refuses)
-        why = family->refuses(problem, target);
-    return why;
-}
-
-static const char *gradient_refuses(const struct kernel *kernel, const struct problem *problem,
-                                    const tess_target *target) {
-    const struct forward_kernel *own = kernel->own;
-    const int64_t d = problem->d_qk > problem->d_v ? problem->d_qk : problem->d_v;
-    if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
-        return "it computes scales of up to 2^127";
-    if (fabs(problem->scale) < 0x1p-126) /* and multiply gradients by it, with all its digits */
-        return "it computes scales of at least 2^-126";
-    if (d > own->d_qk)
-        return own->too_wide;
-    const char *why = type_refused(own->type, problem->type);
-    return why ? why : architecture_refused(target);
-}
-
-static const char *delta_refuses(const struct kernel *kernel, const struct problem *problem,
-                                 const tess_target *target) {
-    (void)kernel, (void)problem;
-    return architecture_refused(target);
-}
-
-/* Tiles of lower or narrower blocks would be mostly padding. */
-static const char *blocks_refused(const struct fill_shape *shape) {
-    return min_i64(shape->block_q, shape->n_q) < 8 || shape->block_kv < FILL_GRANULE_LEAST
-               ? "it walks filled lists of blocks of 8 queries and 16 keys or more"
-               : NULL;
-}
-
-/* ---- CTAs and steps ---- */
-
-static int32_t head_of(const struct kernel *kernel) {
-    const struct forward_kernel *own = kernel->own;
-    return own->d_qk;
-}
-static int32_t element_size(const struct kernel *kernel) {
-    const struct forward_kernel *own = kernel->own;
-    return (int32_t)tess_type_size(own->type);
-}
-
-/* CTAs that share a multiprocessor, each with items and lists of its own. */
-static int32_t resident_sm90_r64(const struct kernel *kernel, int32_t rows) {
-    (void)rows;
-    return head_of(kernel) > 64 ? 2 : head_of(kernel) > 32 ? 3 : 4;
-}
-static int32_t resident_sm80(const struct kernel *kernel, int32_t rows) {
-    const int32_t head = head_of(kernel);
-    return element_size(kernel) == 4 ? ATTENTION_BLOCKS_F32(head, rows)
-                                     : ATTENTION_BLOCKS(head, rows);
-}
-static int32_t resident_small_m(const struct kernel *kernel, int32_t rows) {
-    const int32_t head = head_of(kernel);
-    return element_size(kernel) == 4 ? ATTENTION_BLOCKS_SMALL_M(head, rows)
-                                     : ATTENTION_BLOCKS_SMALL_M_16BIT(head, rows);
-}
-
-/* Warps' rows of tall tiles are those for sparse masks: of other lists few granules have masks. */
-static struct granule_step step_sm80(const struct kernel *kernel, int32_t rows) {
-    const int32_t head = head_of(kernel);
-    return element_size(kernel) == 4
-               ? (struct granule_step){ATTENTION_STEP_F32(rows), ATTENTION_WARP_F32(head, rows)}
-               : (struct granule_step){ATTENTION_STEP(head, rows), ATTENTION_WARP(head, rows, 1)};
-}
-
-/* Rows of a warp of the backward, or of several that share them. */
-static int32_t gradient_warp(const struct kernel *kernel, int32_t rows) {
-    const struct forward_kernel *own = kernel->own;
-    return GRADIENT_WARP(own->d_qk, own->type == TESS_F16, rows);
-}
-static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
-    const int32_t head = head_of(kernel), size = element_size(kernel);
-    const int32_t warp = gradient_warp(kernel, rows), share = GRADIENT_SHARE(head, size, warp);
-    const int keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS;
-    const int32_t warps = GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows));
-    return warps / share * warp / (rows < warp ? warp : rows);
-}
-static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
-    return (struct granule_step){
-        GRADIENT_STEP(head_of(kernel), element_size(kernel), GRADIENT_LOW(rows)),
-        gradient_warp(kernel, rows)};
-}
-
-/* CTAs that stay for several items, which are assigned among them. */
-static int32_t forward_workers(const struct kernel *kernel, const tess_target *target,
-                               int32_t rows) {
-    const struct cuda_family *family = cuda_family_of(kernel);
-    const int32_t resident = family->resident ? family->resident(kernel, rows) : 1;
-    if (family->cluster > 1)
-        return target->multiprocessors < family->cluster
-                   ? 1
-                   : target->multiprocessors / family->cluster;
-    /* A multiprocessor has a little more shared memory than one CTA can ask for, and keeps 1 KB of
-     * each. */
-    const int64_t shared = kernel->shared[kernel_height(kernel, rows)];
-    const int64_t fit = (target->shared_memory_per_block + 1024) / (shared + 1024);
-    const int64_t each = fit < 1 || fit > resident ? resident : fit;
-    const int64_t all = target->multiprocessors * each;
-    return all < 1 << 20 ? (int32_t)all : 1 << 20;
-}
-
-/* ---- costs ---- */
-
-/* Heads are padded to those of the instance. */
-static double padded_dims(const struct trial *trial) {
-    const struct forward_kernel *own = trial->kernel->own;
-    return (double)(own->d_qk + own->d_v);
-}
-
-/* Parts of a gradient's dims have scores computed anew for each. Over keys scores are computed once for both
- * gradients, unless these have kernels of their own. */
-static double gradient_dims(const struct trial *trial) {
-    const int64_t d = head_of(trial->kernel), gradients = trial->problem->gradients;
-    const int64_t cuts = GRADIENT_CUTS(d, element_size(trial->kernel));
-    const int64_t k = gradients & TESS_GRADIENT_K ? 2 * cuts * d + d : 0;
-    const int64_t v = gradients & TESS_GRADIENT_V ? cuts * d + d : 0;
-    if (trial->kernel->stage == TESS_STAGE_GRADIENT_ROWS)
-        return (double)(2 * cuts * d + d);
-    return (double)(k + v - (k && v && d <= 128 ? d : 0));
-}
-
-/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. `even`: a
- * tile's mean of keys over its most. Time of a short last wave: docs/notes/planning.md, "Short waves". */
-static double waves(double tiles, double workers, double multiprocessors, double even) {
-    const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
-    const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;
-    return tiles / workers + (tiles > workers ? even : 1) * lost;
-}
-
-/* Parts of an average tile, at most. */
-static double parts_most(const struct trial *t) {
-    const double least = t->sums->tiles * (double)cost_part_keys(t);
-    return floor((t->sums->full_keys + t->sums->masked_keys) / least);
-}
-
-/* Items of `tiles` tiles, split for their length alone where combining has no known cost (schedule.h). */
-static double items_of(const struct trial *t, double tiles) {
-    const double wanted = floor(2 * t->target->multiprocessors / tiles) + 1;
-    const int whole = t->kernel->cost.combine > 0 || !cuda_family_of(t->kernel)->waves;
-    return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
-}
-
-/* Seconds until the last CTA ends, on a device that is never idle. Each CTA takes whole items; or long tiles
- * are split, a part for each CTA, and combined. */
-static double drained_seconds(const struct trial *t) {
-    const struct cuda_family *family = cuda_family_of(t->kernel);
-    const struct lists_sums *sums = t->sums;
-    const double workers = forward_workers(t->kernel, t->target, t->rows);
-    const double seconds = cost_lists(t), tiles = sums->tiles * t->heads / t->tile_heads;
-    if (workers <= 1 || tiles <= 0 || (!family->waves && tiles < workers))
-        return seconds;
-    const double items = items_of(t, tiles);
-    const double even = (sums->full_keys + sums->masked_keys) / (sums->tiles * sums->most_keys);
-    const double n = family->waves ? waves(items, workers, t->target->multiprocessors, even)
-                                   : ceil(items / workers);
-    const double whole = seconds / items * workers * n;
-    if (t->kernel->cost.combine == 0 || parts_most(t) < 2)
-        return whole;
-    return fmin(whole, seconds + t->kernel->cost.combine + workers * cost_part(t));
-}
-
-/* Whether a CTA of a filled plan has a multiprocessor for itself. */
-static int whole_shares(const struct kernel *kernel) {
-    return head_of(kernel) > 128 || kernel->rows[0] >= 128;
-}
-
-/* ---- families ---- */
-
-static const struct family family_staged = {.refuses = staged_refuses, .seconds = cost_tiles};
-static const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_rows};
-
-/* Fused kernels over lists that are packed with the plan. */
-#define PACKED                                                                                     \
-    .refuses = forward_refuses, .seconds = drained_seconds, .dims = padded_dims,                   \
-    .workers = forward_workers, .lists = LISTS_PACKED
-
-/* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
-#define HOPPER(how, most)                                                                          \
-    .family = {PACKED,           .packing = how,     .packed_rows = most,                          \
-               .part_keys = 512, .parts_rate = 2e12, .weighed = 1},                                \
-    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
-static const struct cuda_family family_sm90 = {
-    HOPPER(PACK_EXACT, 128), .heights = "its query tiles have 32, 64 or 128 rows"};
-static const struct cuda_family family_sm90_r192 = {HOPPER(PACK_EXACT, 0),
-                                                    .heights = "its query tiles have 192 rows"};
-static const struct cuda_family family_sm90_r64 = {
-    HOPPER(PACK_FULL, 64), .heights = "its query tiles have 8, 16, 32 or 64 rows",
-    .resident = resident_sm90_r64};
-static const struct cuda_family family_sm90_wide = {
-    HOPPER(PACK_EXACT, 64), .heights = "its query tiles have 32 or 64 rows"};
-static const struct cuda_family family_sm90_pair = {
-    HOPPER(PACK_EXACT, 64), .heights = "its query tiles have 32 or 64 rows", .cluster = 2};
-
-/* The last family of a type is not weighed: it takes what is left. */
-static const struct cuda_family family_sm80 = {.family = {PACKED},
-                                               .granule = ATTENTION_GRANULE,
-                                               .waves = 1,
-                                               .step = step_sm80,
-                                               .resident = resident_sm80};
-static const struct cuda_family family_sm80_f32 = {.family = {PACKED},
-                                                   .granule = ATTENTION_GRANULE_F32,
-                                                   .step = step_sm80,
-                                                   .resident = resident_sm80};
-#define SMALL_M                                                                                    \
-    .family = {PACKED, .weighed = 1}, .granule = ATTENTION_GRANULE_SMALL_M,                        \
-    .resident = resident_small_m
-static const struct cuda_family family_small_m = {
-    SMALL_M, .heights = "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to "
-                        "256 dims 32)"};
-static const struct cuda_family family_small_m_16bit = {
-    SMALL_M, .heights = "its query tiles have 8 or 16 rows (of up to 512 and of more than 768 dims "
-                        "32 as well)"};
-
-/* The backward's, of both passes. */
-#define GRADIENT                                                                                   \
-    .family = {.refuses = gradient_refuses,                                                        \
-               .seconds = drained_seconds,                                                         \
-               .dims = gradient_dims,                                                              \
-               .workers = forward_workers,                                                         \
-               .lists = LISTS_PACKED},                                                             \
-    .step = gradient_step, .resident = gradient_resident
-static const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
-static const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
-
-/* Decode: tiles of up to so many rows, of any number of heads. */
+/* Tiles of decode: up to so many rows, of any number of heads. */
 static const int32_t decode_rows_4[] = {1, 2, 4, 0};
 static const int32_t decode_rows_8[] = {1, 2, 4, 8, 0};
 static const int32_t decode_rows_16[] = {1, 2, 4, 8, 16, 0};
@@ -312,48 +22,6 @@ static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
 #define decode_rows_16f decode_rows_16
 #define decode_rows_sm90 decode_rows_64
-#define DECODE(most, keys, ...)                                                                    \
-    .family = {.refuses = forward_refuses,                                                         \
-               .seconds = cost_lists,                                                              \
-               .lists = LISTS_FILLED,                                                              \
-               .packing = PACK_ANY,                                                                \
-               .packed_rows = most,                                                                \
-               .part_keys = keys,                                                                  \
-               .whole_shares = whole_shares,                                                       \
-               __VA_ARGS__}
-#define DECODE_LOW(most) DECODE(most, DECODE_CHUNK, .weighed = 1)
-#define DECODE_HIGH(most) DECODE(most, SCHEDULE_CHUNK, .weighed = 0)
-/* Blocks have heads padded as the forward's are. */
-#define DECODE_BLOCKS(most)                                                                        \
-    DECODE(most, SCHEDULE_CHUNK, .weighed = 1, .dims = padded_dims,                                \
-           .refuses_filled = blocks_refused)
-static const struct cuda_family family_decode_4 = {
-    DECODE_LOW(4), .refuses = decode_refuses, .heights = "its query tiles have 1, 2 or 4 rows"};
-static const struct cuda_family family_decode_8 = {
-    DECODE_LOW(8), .refuses = decode_refuses, .heights = "its query tiles have 1, 2, 4 or 8 rows"};
-static const struct cuda_family family_decode_16 = {
-    DECODE_LOW(16), .refuses = decode_refuses,
-    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
-static const struct cuda_family family_decode_16f = {
-    DECODE_HIGH(16), .refuses = decode_64_refuses,
-    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
-static const struct cuda_family family_decode_32 = {DECODE_HIGH(32), .refuses = decode_64_refuses,
-                                                    .heights =
-                                                        "its query tiles have 1, 2, 4 ... 32 rows"};
-static const struct cuda_family family_decode_64 = {DECODE_HIGH(64), .refuses = decode_64_refuses,
-                                                    .heights =
-                                                        "its query tiles have 1, 2, 4 ... 64 rows"};
-static const struct cuda_family family_decode_sm90 = {
-    DECODE(64, SCHEDULE_CHUNK, .weighed = 1), .refuses = decode_sm90_refuses,
-    .heights = "its query tiles have 1, 2, 4 ... 64 rows"};
-static const struct cuda_family family_decode_blocks = {
-    DECODE_BLOCKS(64), .refuses = decode_blocks_refuses, .maps = MAPS_OR_DECODE,
-    .heights = "its query tiles have 8, 16, 32 or 64 rows"};
-static const struct cuda_family family_decode_blocks128 = {
-    DECODE_BLOCKS(0), .refuses = decode_blocks_refuses, .maps = MAPS_ALONE,
-    .heights = "its query tiles have 128 rows"};
-
-/* ---- the table ---- */
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
 
@@ -476,12 +144,13 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
         [OPERANDS_TMA] = "by TMA, or by cp.async where strides need it",
         [OPERANDS_CP_ASYNC] = "by cp.async, or one by one where strides need it",
         [OPERANDS_ELEMENTS] = "one by one, as rows are not aligned pieces of 16 bytes"};
+    const struct forward_kernel *own = args->kernel->own;
     const struct cuda_family *family = cuda_family_of(args->kernel);
     const struct prepared *prepared = args->work.prepared;
     const int gathers = family->tma && prepared->path == OPERANDS_CP_ASYNC;
     const int32_t rows = args->work.lists->tile_rows;
     const int32_t warp =
-        family == &family_sm80 ? ATTENTION_WARP(head_of(args->kernel), rows, prepared->thin) : 0;
+        family == &family_sm80 ? ATTENTION_WARP(own->d_qk, rows, prepared->thin) : 0;
     const int length =
         snprintf(room, size, "granules of %d keys, copied %s", (int)prepared->granules.size,
                  gathers ? "by cp.async" : by[prepared->path]);
@@ -503,4 +172,16 @@ int cuda_scale_power(double scale, tess_type type) {
     int exponent;
     frexp(scale, &exponent);
     return type == TESS_F16 || exponent >= -8 ? 0 : exponent < -141 ? -133 : exponent + 8;
+}
+
+int64_t cuda_memory_rate(int32_t architecture) {
+    static const struct {
+        int32_t architecture;
+        double rate; /* bytes a second */
+    } memories[] = {{80, 2.04e12}, {86, 1.01e12}, {87, .2e12},  {89, 1.01e12},
+                    {90, 4.9e12},  {120, 1.8e12}, {121, .28e12}};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        if (memories[i].architecture == architecture)
+            return (int64_t)memories[i].rate;
+    return (int64_t)8e12;
 }

@@ -41,6 +41,9 @@ size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct ker
 /* Words about a launch beside its kernel: operand path, and launches that follow. */
 int cuda_detail(const struct kernel_args *args, char *room, size_t size);
 
+/* Bytes a second of the fastest memory that was built beside an architecture: predictions are never faster. */
+int64_t cuda_memory_rate(int32_t architecture);
+
 /* Answers to planning, and for its images. */
 #define CUDA_PLANNING                                                                              \
     .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS,                                 \
