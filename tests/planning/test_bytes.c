@@ -154,6 +154,26 @@ static void negative_rates_are_refused(void **state) {
     plan_refuses(&problem, &target, TESS_INVALID_ARGUMENT, "memory_rate is negative");
 }
 
+/* Callers compiled before the memory's rate and the bytes: their structs are shorter, and end there. */
+static void shorter_structs_are_taken(void **state) {
+    (void)state;
+    const tess_problem problem = decode_problem(1, 1, 512);
+    tess_target target = target_of(1), cpu = tess_target_init();
+    tess_plan_info info = tess_plan_info_init();
+    tess_pattern *pattern = make("dense", (const int64_t[]){1, 512, 64, 64}, 1, 1);
+    tess_plan *plan;
+    cuda_table_needed();
+    target.struct_size = cpu.struct_size = offsetof(tess_target, memory_rate);
+    assert_int_equal(tess_plan_create(&plan, &problem, pattern, &target, NULL), TESS_OK);
+    assert_true(tess_plan_predict(plan, -1) < 1); /* by the architecture, not by a byte a second */
+    info.struct_size = offsetof(tess_plan_info, bytes), info.bytes = -7, cpu.memory_rate = -7;
+    assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
+    assert_int_equal(tess_target_query(&cpu, TESS_CPU, -1, NULL), TESS_OK);
+    assert_true(info.bytes == -7 && cpu.memory_rate == -7 && info.tile_rows > 0);
+    tess_plan_free(plan);
+    tess_pattern_free(pattern);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_dense_decode_is_faster_than_memory),
@@ -161,6 +181,7 @@ int main(void) {
         cmocka_unit_test(caches_are_read_as_they_are),
         cmocka_unit_test(reserved_predictions_follow_the_keys),
         cmocka_unit_test(negative_rates_are_refused),
+        cmocka_unit_test(shorter_structs_are_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
