@@ -99,5 +99,5 @@ tess_status tess_merge(tess_backend backend, int64_t parts, const tess_tensor *c
     tess_status status = check_backend(&b, backend, __func__, "backend", error);
     if (!status)
         status = merge_check(&args, __func__, error);
-    return status ? status : b->merge(&args, error);
+    return status ? status : b->call.merge(&args, error);
 }

@@ -388,7 +388,7 @@ static const struct backend backend = {
                .release = free,
                .synchronize = synchronize},
     .fill = {.workers = cpu_fill_workers, .run = cpu_fill, .on_host = 1},
-    .merge = cpu_merge,
+    .call = {.merge = cpu_merge},
 };
 
 const struct backend *cpu_kernels(void) {

@@ -357,6 +357,11 @@ struct fill_services {
     int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
+/* Calls that no plan stands behind; arguments are checked. */
+struct call_services {
+    tess_status (*merge)(const struct merge_args *args, tess_error *error);
+};
+
 struct backend {
     const char *name;
     const struct kernel
@@ -369,7 +374,7 @@ struct backend {
     /* Words of tess_plan_print beside a pass's kernel, as snprintf writes them: what else is launched, and
      * how. 0: nothing. NULL: nothing ever. */
     int (*detail)(const struct kernel_args *args, char *room, size_t size);
-    tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    struct call_services call;
 };
 
 /* The tables. cuda_kernels() exists only in builds with CUDA; backend_get (backend.c) is the one

@@ -204,7 +204,7 @@ const struct backend *cuda_kernels(void) {
                    .release = cuda_release,
                    .synchronize = cuda_synchronize},
         .image = {CUDA_IMAGE, .upload = cuda_image_upload},
-        .merge = cuda_merge_run,
+        .call = {.merge = cuda_merge_run},
     };
     return &backend;
 }
