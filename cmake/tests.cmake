@@ -56,6 +56,7 @@ endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
+tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
 
 # tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
 # table stands in with the test.
