@@ -58,6 +58,11 @@ FILL_RULE struct select_row select_row_of(const struct select_shape *s, int64_t 
     out.kept = (int32_t)fill_least(s->keep_first, end);
     out.tail = (int32_t)fill_most(end - s->keep_last, out.kept);
     out.k = (int32_t)fill_least(k, s->n);
+    /* With k below their number, the lowest of the columns that are kept are all that there is to choose. */
+    if (s->mode == TESS_SELECT_EXACT && out.k <= out.kept)
+        out.kept = out.tail = out.end = out.k;
+    else if (s->mode == TESS_SELECT_EXACT && out.k < out.kept + out.end - out.tail)
+        out.end = out.tail + out.k - out.kept;
     return out;
 }
 

@@ -28,7 +28,8 @@ template <class S> struct select_piece {
         if (sizeof(S) == 4)
             x[i] = stored;
         else
-            x[i / 2] = i % 2 ? x[i / 2] | stored << 16 : stored;
+            x[i / 2] =
+                i % 2 ? (x[i / 2] & 0xffff) | stored << 16 : (x[i / 2] & 0xffff0000) | stored;
     }
 };
 
@@ -57,6 +58,7 @@ template <class S>
 static __device__ __forceinline__ void select_load(select_piece<S> *out, const select_at &at,
                                                    bool whole, int32_t first) {
     const S *from = static_cast<const S *>(at.scores) + first;
+    *out = {};
     if (whole && first + SELECT_LANE <= at.row.end) {
 #pragma unroll
         for (int i = 0; i < (int)sizeof(S) / 2; i++)

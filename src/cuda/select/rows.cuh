@@ -17,7 +17,7 @@
 #define SELECT_WARPS 32 /* at most in a CTA */
 
 /* Shared memory; resident keys follow. M: masses, counts of 32 or weights of 64 bits. */
-template <class M> struct select_shared {
+template <class M> struct alignas(16) select_shared {
     M mass[2][SELECT_DIGITS]; /* one is counted while others read the one before */
     M warps[SELECT_WARPS];
     M left; /* the target less the digits above */
@@ -124,7 +124,7 @@ template <class S, class M> struct select_warp {
                 const uint32_t is = kept >> c & 1 ? SELECT_KEPT(8 * (int)sizeof(S)) : scored;
                 if (!is || (uint64_t)(is ^ key) >> known)
                     continue;
-                M *to = &shared->mass[which][is >> shift & (SELECT_DIGITS - 1)];
+                M *to = &shared->mass[which][is >> shift & ((1u << (known - shift)) - 1)];
                 if (sizeof(M) == 4)
                     atomicAdd((unsigned *)to, 1u);
                 else if (scored)

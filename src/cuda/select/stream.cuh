@@ -7,15 +7,17 @@
  *     write    columns from both bits
  *
  * Counts show whether the cut lies within the bracket. Where it does not, or the scores within do not find room, the
- * row is chosen by digits (rows.cuh): the same columns, later.
+ * cut's key is found by digits in memory, and the row is read again with that key as bracket: the same columns, later.
  */
 #ifndef TESSERA_CUDA_SELECT_STREAM_CUH
 #define TESSERA_CUDA_SELECT_STREAM_CUH
 
 #include "select/rows.cuh"
 
+#include <cuda_fp16.h>
+
 #define STREAM_WARPS 8                            /* at most in a CTA */
-#define STREAM_CTAS 4                             /* at least on a multiprocessor */
+#define STREAM_CTAS(S) (sizeof(S) == 4 ? 2 : 3) /* at least on a multiprocessor: registers for a step */
 #define STREAM_GROUP 4                            /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
 #define STREAM_SAMPLE 512                         /* pieces of 16 bytes */
@@ -131,9 +133,7 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
         for (int i = threadIdx.x; i < taken * each; i += blockDim.x) {
             const uint32_t key = r.scores[i];
             if (key && key >> shift == first[which])
-                atomicAdd(
-                    &second[key >> below & (SELECT_DIGITS - 1) & ((1u << (shift - below)) - 1)],
-                    1u);
+                atomicAdd(&second[key >> below & ((1u << (shift - below)) - 1)], 1u);
         }
         __syncthreads();
         stream_digit(s, second, left[which], which);
@@ -142,6 +142,21 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
             bound[which] |= (1u << below) - 1;
     }
     return {max(bound[0], p.keys.low), min(max(bound[1], p.keys.low), p.keys.high)};
+}
+
+/* Bits of a lane's scores above hi, and of those at least lo. HALF: f16. */
+template <class S, bool HALF>
+static __device__ __forceinline__ void stream_bits(const select_piece<S> &x, float lo, float hi,
+                                                   uint32_t *above, uint32_t *least) {
+    *above = *least = 0;
+#pragma unroll
+    for (int c = 0; c < SELECT_LANE; c++) {
+        const uint32_t stored = x.get(c);
+        const float score = HALF ? __half2float(__ushort_as_half((unsigned short)stored))
+                                 : __uint_as_float(sizeof(S) == 2 ? stored << 16 : stored);
+        *above |= score > hi ? 1u << c : 0;
+        *least |= score >= lo ? 1u << c : 0;
+    }
 }
 
 /* A word of a lane for each step of a warp: bit c is column `first + c`. */
@@ -166,13 +181,11 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
             select_load(&x[g], at, true, first + g * SELECT_CHUNK);
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++) {
-            uint32_t above = 0, least = 0;
-#pragma unroll
-            for (int c = 0; c < SELECT_LANE; c++) {
-                const float score = select_score(x[g].get(c), p.type);
-                above |= score > hi ? 1u << c : 0;
-                least |= score >= lo ? 1u << c : 0;
-            }
+            uint32_t above, least;
+            if (sizeof(S) == 2 && p.type == TESS_F16)
+                stream_bits<S, true>(x[g], lo, hi, &above, &least);
+            else
+                stream_bits<S, false>(x[g], lo, hi, &above, &least);
             const uint32_t kept = select_kept_bits(at.row, first + g * SELECT_CHUNK);
             above |= kept, within[g] = least & ~above;
             above_to[32 * g] = (uint8_t)above, within_to[32 * g] = (uint8_t)within[g];
@@ -267,57 +280,102 @@ stream_within(const struct select_params &p, const stream_room<S> &r, int step, 
     }
 }
 
-/* Chooses the row's columns; false: the cut was not found, and nothing is written. */
+/* The key of the cut among the row's columns that are not kept, of which `target` are chosen; 0: there are fewer. */
 template <class S>
-static __device__ __forceinline__ bool stream_row(const struct select_params &p,
+static __device__ __forceinline__ uint32_t stream_key(const struct select_params &p,
+                                                      const select_at &at, const stream_room<S> &r,
+                                                      uint32_t target) {
+    stream_shared *s = r.shared;
+    uint32_t key = 0;
+    for (int known = p.keys.bits, shift; known > 0; known = shift) {
+        shift = select_shift(known);
+        stream_zero(s->mass);
+        for (int32_t first = threadIdx.x * SELECT_LANE; first < at.row.end;
+             first += blockDim.x * SELECT_LANE) {
+            const uint32_t kept = select_kept_bits(at.row, first);
+            select_piece<S> x;
+            select_load(&x, at, true, first);
+            select_keys_make(&x, p.keys);
+            for (int c = 0; c < SELECT_LANE; c++)
+                if (x.get(c) && !(kept >> c & 1) && (uint64_t)(x.get(c) ^ key) >> known == 0)
+                    atomicAdd(&s->mass[x.get(c) >> shift & ((1u << (known - shift)) - 1)], 1u);
+        }
+        __syncthreads();
+        stream_digit(s, s->mass, target, 0);
+        if (s->digit[0] == SELECT_DIGITS)
+            return 0;
+        key |= s->digit[0] << shift, target = s->left[0];
+        __syncthreads();
+    }
+    return key;
+}
+
+/* Columns of a row above the bracket and within it. `one`: all within have one key, and are not kept apart. */
+struct stream_found {
+    stream_bracket bracket;
+    bool cuts, one;
+    int2 own, before, sum; /* of the warp, before it, of the row */
+};
+
+/* Reads the row by the bracket, and once more where the cut does not lie in it. */
+template <class S>
+static __device__ __forceinline__ stream_found stream_find(const struct select_params &p,
+                                                           const select_at &at,
+                                                           const stream_room<S> &r) {
+    const uint32_t sign = 1u << (p.keys.bits - 1);
+    const bool exact = p.shape.mode == TESS_SELECT_EXACT;
+    const stream_bracket all = {UINT32_MAX, (exact ? p.keys.low : p.shape.bound) - 1};
+    stream_shared *s = r.shared;
+    stream_found f;
+    f.cuts = exact && at.row.end > at.row.k, f.bracket = all;
+    if (f.cuts) {
+        stream_zero(s->mass);
+        f.bracket = stream_sample(p, at, r);
+    }
+    for (;;) {
+        f.bracket.hi -= f.bracket.hi == sign - 1; /* -0, which no key is */
+        f.one = !f.cuts || f.bracket.lo >= f.bracket.hi;
+        if (threadIdx.x == 0)
+            s->used = 0;
+        __syncthreads();
+        stream_read(p, at, r, f.bracket, !f.one, &f.own);
+        f.before = stream_before(s, f.own), f.sum = s->sum;
+        if (!f.cuts || (at.row.k >= f.sum.x && at.row.k <= f.sum.x + f.sum.y &&
+                        (f.one || s->used <= (uint32_t)r.most)))
+            return f;
+        const int32_t target = at.row.k - at.row.kept - (at.row.end - at.row.tail);
+        const uint32_t key = target ? stream_key(p, at, r, (uint32_t)target) : p.keys.high;
+        f.bracket = {key, key};
+        if (!key)
+            f.bracket = all, f.cuts = false;
+        __syncthreads();
+    }
+}
+template <class S>
+static __device__ __forceinline__ void stream_row(const struct select_params &p,
                                                   const select_at &at, const stream_room<S> &r) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
-    const uint32_t sign = 1u << (p.keys.bits - 1);
-    const bool cuts = p.shape.mode == TESS_SELECT_EXACT && at.row.end > at.row.k;
-    stream_shared *s = r.shared;
-    stream_bracket bracket = {UINT32_MAX,
-                              (p.shape.mode == TESS_SELECT_EXACT ? p.keys.low : p.shape.bound) - 1};
-    if (threadIdx.x == 0)
-        s->used = 0;
-    if (cuts) {
-        stream_zero(s->mass);
-        bracket = stream_sample(p, at, r);
-        if (bracket.lo > bracket.hi)
-            return false;
-    }
-    bracket.hi -= bracket.hi == sign - 1; /* -0, which no key is */
-    const bool one =
-        !cuts || bracket.lo >= bracket.hi; /* one key within: no scores are to be kept */
-    __syncthreads();
-    int2 own;
-    stream_read(p, at, r, bracket, !one, &own);
-    int2 before = stream_before(s, own), sum = s->sum;
-    select_cut cut = {UINT32_MAX, 0};
-    if (cuts) {
-        if (at.row.k < sum.x || at.row.k > sum.x + sum.y || (!one && s->used > (uint32_t)r.most))
-            return false;
-        cut = {bracket.lo, at.row.k - sum.x};
-        if (!one && cut.ties)
-            cut = stream_cut(p, r, bracket, (uint32_t)cut.ties);
-        else if (!one)
-            cut.key = UINT32_MAX;
-    }
     const int first = warp * p.span, end = min((warp + 1) * p.span, p.words / 32);
-    if (!one) {
+    stream_found f = stream_find(p, at, r);
+    select_cut cut = {f.bracket.lo, f.cuts ? at.row.k - f.sum.x : 0};
+    if (!f.one) {
         int32_t more = 0, same = 0;
+        if (cut.ties)
+            cut = stream_cut(p, r, f.bracket, (uint32_t)cut.ties);
+        else
+            cut.key = UINT32_MAX;
         for (int step = first; step < end; step++) {
             uint32_t above = 0, equal = 0;
             stream_within(p, r, step, r.within[step * 32 + lane], cut.key, &above, &equal);
             more += __popc(above), same += __popc(equal);
         }
-        own =
-            make_int2(own.x + __reduce_add_sync(WARP_ALL, more), __reduce_add_sync(WARP_ALL, same));
-        before = stream_before(s, own), sum = s->sum;
+        f.own.x += __reduce_add_sync(WARP_ALL, more), f.own.y = __reduce_add_sync(WARP_ALL, same);
+        f.before = stream_before(r.shared, f.own), f.sum = r.shared->sum;
     }
-    select_progress done = {before.x + min(before.y, cut.ties), before.y};
+    select_progress done = {f.before.x + min(f.before.y, cut.ties), f.before.y};
     for (int step = first; step < end; step++) {
         uint32_t above = r.above[step * 32 + lane], equal = r.within[step * 32 + lane];
-        if (!one) {
+        if (!f.one) {
             uint32_t more = 0, same = 0;
             stream_within(p, r, step, equal, cut.key, &more, &same);
             above |= more, equal = same;
@@ -325,32 +383,17 @@ static __device__ __forceinline__ bool stream_row(const struct select_params &p,
         select_write<uint32_t>(p, at, &done, cut.ties, step * STREAM_STEP + lane * 32, above,
                                equal);
     }
-    select_close(p, at, sum.x + min(sum.y, cut.ties), threadIdx.x, blockDim.x);
-    return true;
-}
-
-/* A row by digits; a function of its own, for few rows come here. */
-template <class S>
-static __device__ __noinline__ void stream_again(const struct select_params *p, int64_t number,
-                                                 void *memory) {
-    select_params again = *p;
-    again.span *= STREAM_GROUP, again.resident = 0;
-    select_row_choose<S, uint32_t>(again, select_at_of(again, number, sizeof(S)),
-                                   static_cast<select_shared<uint32_t> *>(memory));
-    __syncthreads();
+    select_close(p, at, f.sum.x + min(f.sum.y, cut.ties), threadIdx.x, blockDim.x);
 }
 
 template <class S>
-static __global__ void __launch_bounds__(32 * STREAM_WARPS, STREAM_CTAS)
+static __global__ void __launch_bounds__(32 * STREAM_WARPS, STREAM_CTAS(S))
     select_stream(const __grid_constant__ struct select_params p) {
     extern __shared__ uint4 select_memory[];
     const stream_room<S> room = stream_room_of<S>(p, select_memory);
     for (int64_t number = blockIdx.x; number < p.all; number += gridDim.x) {
-        const select_at at = select_at_of(p, number, sizeof(S));
-        const bool chosen = stream_row(p, at, room);
+        stream_row(p, select_at_of(p, number, sizeof(S)), room);
         __syncthreads();
-        if (!chosen)
-            stream_again<S>(&p, number, select_memory);
     }
 }
 
