@@ -314,7 +314,7 @@ static __device__ __forceinline__ uint32_t stream_key(const struct select_params
 struct stream_found {
     stream_bracket bracket;
     bool cuts, one;
-    int2 own, before, sum; /* of the warp, before it, of the row */
+    int2 own, before, sum; /* the warp's, those before, the row's */
 };
 
 /* Reads the row by the bracket, and once more where the cut does not lie in it. */
