@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_SELECT_LAUNCH_CUH
 #define TESSERA_CUDA_SELECT_LAUNCH_CUH
 
+#include "select/short.cuh"
 #include "select/stream.cuh"
 
 #define SELECT_MOST_SHARED (224 * 1024) /* bytes of a CTA */
@@ -86,9 +87,21 @@ static cudaError_t select_launch_stream(const struct select_params *given, cudaS
                             dim3((unsigned)(32 * warps)), arguments, (size_t)bytes, stream);
 }
 
+template <class S, int CHUNKS>
+static cudaError_t select_launch_short(const struct select_params *p, cudaStream_t stream) {
+    void *arguments[] = {(void *)p};
+    const int64_t blocks = (p->all + SHORT_WARPS - 1) / SHORT_WARPS;
+    return cudaLaunchKernel((const void *)select_short<S, CHUNKS>,
+                            dim3((unsigned)(blocks < SELECT_MOST_GRID ? blocks : SELECT_MOST_GRID)),
+                            dim3(32 * SHORT_WARPS), arguments, 0, stream);
+}
+
 template <class S>
 static cudaError_t select_launch_of(const struct select_params *p, const select_device &device,
                                     cudaStream_t stream) {
+    if (p->shape.mode != TESS_SELECT_TOP_P && p->shape.n <= SHORT_CHUNKS * SELECT_CHUNK)
+        return p->shape.n <= SELECT_CHUNK ? select_launch_short<S, 1>(p, stream)
+                                          : select_launch_short<S, SHORT_CHUNKS>(p, stream);
     if (p->shape.mode != TESS_SELECT_TOP_P && p->whole && p->all >= 4 * device.multiprocessors &&
         p->shape.n >= SELECT_STREAM_LEAST && p->shape.n <= SELECT_STREAM_MOST)
         return select_launch_stream<S>(p, stream);

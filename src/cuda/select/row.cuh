@@ -93,6 +93,12 @@ static __device__ __forceinline__ uint32_t select_kept_bits(const struct select_
     return select_bits(first, 0, row.kept) | select_bits(first, row.tail, row.end);
 }
 
+/* The cut: columns are chosen whose keys are above `key`, and the first `ties` equal to it. */
+struct select_cut {
+    uint32_t key;
+    int32_t ties;
+};
+
 /* ---- writing ---- */
 
 /* A warp's progress: columns chosen and ties seen before, of the whole row. */

@@ -154,12 +154,6 @@ template <class S, class M> struct select_warp {
     }
 };
 
-/* The cut: columns are chosen whose keys are above `key`, and the first `ties` equal to it. */
-struct select_cut {
-    uint32_t key;
-    int32_t ties;
-};
-
 /* TOP_P: the largest key of the row, for the weights. */
 template <class S, class M>
 static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {

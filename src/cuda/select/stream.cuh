@@ -16,9 +16,10 @@
 
 #include <cuda_fp16.h>
 
-#define STREAM_WARPS 8                            /* at most in a CTA */
-#define STREAM_CTAS(S) (sizeof(S) == 4 ? 2 : 3) /* at least on a multiprocessor: registers for a step */
-#define STREAM_GROUP 4                            /* chunks that a warp reads at once */
+#define STREAM_WARPS 8 /* at most in a CTA */
+#define STREAM_CTAS(S)                                                                             \
+    (sizeof(S) == 4 ? 2 : 3) /* at least on a multiprocessor: registers for a step */
+#define STREAM_GROUP 4       /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
 #define STREAM_SAMPLE 512                         /* pieces of 16 bytes */
 
