@@ -299,10 +299,12 @@ static __device__ __forceinline__ void select_row_choose(const struct select_par
         uint32_t above = 0, equal = 0;
         if (i < w.chunks())
             w.template compare<false>(&above, &equal, i, cut.key, true);
-        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0);
+        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0,
+                              reinterpret_cast<uint16_t *>(s->mass) + warp * SELECT_STAGE<uint8_t>);
     }
     select_close(p, at, sum.x + min(sum.y, cut.ties), cluster_rank() * blockDim.x + threadIdx.x,
                  cluster_size() * blockDim.x);
+    __syncthreads();
     select_cluster_wait(); /* others have read this CTA's shared memory */
 }
 

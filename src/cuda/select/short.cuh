@@ -37,6 +37,7 @@ static __device__ __forceinline__ select_cut short_cut(const uint32_t (&key)[KEY
 template <class S, int CHUNKS>
 static __global__ void __launch_bounds__(32 * SHORT_WARPS)
     select_short(const __grid_constant__ struct select_params p) {
+    __shared__ uint16_t stage[SHORT_WARPS][SELECT_STAGE<uint8_t>];
     const int bits = 8 * (int)sizeof(S);
     const int64_t step = (int64_t)gridDim.x * SHORT_WARPS;
     for (int64_t number = (int64_t)blockIdx.x * SHORT_WARPS + threadIdx.x / 32; number < p.all;
@@ -70,7 +71,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS)
             }
             select_write<uint8_t>(p, at, &done, cut.ties,
                                   i * SELECT_CHUNK + warp_lane() * SELECT_LANE, above,
-                                  cut.ties ? equal : 0);
+                                  cut.ties ? equal : 0, stage[threadIdx.x / 32]);
         }
         select_close(p, at, done.chosen, warp_lane(), 32);
     }

@@ -402,7 +402,9 @@ static __device__ __forceinline__ void stream_row(const struct select_params &p,
     select_progress done = {f.before.x + min(f.before.y, cut.ties), f.before.y};
     for (int step = first; step < end; step++)
         select_write<uint32_t>(p, at, &done, cut.ties, step * STREAM_STEP + lane * 32,
-                               r.above[step * 32 + lane], r.within[step * 32 + lane]);
+                               r.above[step * 32 + lane], r.within[step * 32 + lane],
+                               reinterpret_cast<uint16_t *>(r.shared->mass) +
+                                   warp * SELECT_STAGE<uint32_t>);
     select_close(p, at, f.sum.x + min(f.sum.y, cut.ties), threadIdx.x, blockDim.x);
 }
 
