@@ -57,6 +57,16 @@ static __device__ __forceinline__ select_at select_at_of(const struct select_par
     return at;
 }
 
+/* Scores of columns first ... first + 7, all below the row's end. */
+template <class S>
+static __device__ __forceinline__ void select_load_whole(select_piece<S> *out, const select_at &at,
+                                                         int32_t first) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const S *>(at.scores) + first);
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(S) / 2; i++)
+        out->word[i] = from[i];
+}
+
 /* Scores of columns first ... first + 7; those from `end` on are NaN. */
 template <class S>
 static __device__ __forceinline__ void select_load(select_piece<S> *out, const select_at &at,
@@ -64,9 +74,7 @@ static __device__ __forceinline__ void select_load(select_piece<S> *out, const s
     const S *from = static_cast<const S *>(at.scores) + first;
     *out = {};
     if (whole && first + SELECT_LANE <= at.row.end) {
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(S) / 2; i++)
-            out->word[i] = reinterpret_cast<const uint4 *>(from)[i];
+        select_load_whole(out, at, first);
     } else {
 #pragma unroll
         for (int i = 0; i < SELECT_LANE; i++)

@@ -1,7 +1,7 @@
 /*
  * Choosing columns of many long rows, each read once: a CTA takes a row.
  *
- *     sample   keys at a fixed stride bracket the cut: lo ... hi, four deviations around its rank in the sample
+ *     sample   keys at a fixed stride bracket the cut: lo ... hi, three deviations around its rank in the sample
  *     read     a bit for each column above hi, one for each within the bracket, whose scores are kept in order
  *     digits   the cut among those within, if it is there
  *     write    columns from both bits
@@ -18,6 +18,8 @@
 #define STREAM_CTAS 3                             /* at least on a multiprocessor */
 #define STREAM_GROUP 4                            /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
+#define STREAM_DIGIT_BITS 8                       /* of the sample's second digit */
+#define STREAM_DIGITS (1 << STREAM_DIGIT_BITS)
 #define STREAM_PIECES 4
 #define STREAM_SAMPLE 512 /* pieces of 16 bytes */
 
@@ -42,7 +44,7 @@ template <class S> struct stream_room {
 /* Words of a row's arrays of so many words each; the sample's second digit is counted there before. */
 static __host__ __device__ __forceinline__ int64_t stream_words(int64_t words) {
     const int64_t all = (2 * words + words / 32 + 3) / 4 * 4;
-    return all < 2 * SELECT_DIGITS ? 2 * SELECT_DIGITS : all;
+    return all < 2 * STREAM_DIGITS ? 2 * STREAM_DIGITS : all;
 }
 
 template <class S>
@@ -58,11 +60,11 @@ static __device__ __forceinline__ stream_room<S> stream_room_of(const struct sel
     return r;
 }
 
-/* Zeros, between barriers. */
+/* Zeros, a multiple of 4, between barriers. */
 static __device__ __forceinline__ void stream_zero(uint32_t *mass, int n) {
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        mass[i] = 0;
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x)
+        reinterpret_cast<uint4 *>(mass)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }
 
@@ -87,7 +89,7 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
                                                                const select_at &at,
                                                                const stream_room<S> &r) {
     const int bits = 8 * (int)sizeof(S), each = 16 / (int)sizeof(S);
-    const int shift = select_shift(bits), below = select_shift(shift);
+    const int shift = select_shift(bits), below = max(shift - STREAM_DIGIT_BITS, 0);
     const int digits = max(1 << (shift - below), 32);
     stream_shared *s = r.shared;
     uint32_t *second = r.above; /* two counts; not in use yet */
@@ -118,7 +120,7 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
     }
     const int32_t k = at.row.k - at.row.kept - (at.row.end - at.row.tail);
     const float all = (float)(taken * each), share = (float)max(k, 0) / (float)at.row.end;
-    const float wide = 4 * sqrtf(all * share * (1 - share)) + 1;
+    const float wide = 3 * sqrtf(all * share * (1 - share)) + 1;
     const uint32_t target[2] = {(uint32_t)(all * share + wide) + 1,
                                 (uint32_t)fmaxf(all * share - wide, 0)};
     digit_found<uint32_t> first[2];
@@ -232,7 +234,10 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
         select_piece<S> x[STREAM_GROUP];
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++)
-            select_load(&x[g], at, true, first + g * SELECT_CHUNK);
+            if (begin + STREAM_STEP <= at.row.end)
+                select_load_whole(&x[g], at, first + g * SELECT_CHUNK);
+            else
+                select_load(&x[g], at, true, first + g * SELECT_CHUNK);
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++) {
             uint32_t above, within;
