@@ -63,10 +63,11 @@ template <class M> static __device__ __forceinline__ M digit_total(const M *grou
     return warp_total((g < digits / 32 ? group[g] : 0) + (g + 1 < digits / 32 ? group[g + 1] : 0));
 }
 
-/* The digit, -1: none; and what is left of the target in it. */
+/* The digit, -1: none; what is left of the target in it; whether that is all of its mass. */
 template <class M> struct digit_found {
     int digit;
     M left;
+    bool all;
 };
 
 template <class M>
@@ -77,7 +78,7 @@ static __device__ __forceinline__ digit_found<M> digit_find(M *mass, const M *gr
     M up = warp_inclusive(own), before = up - own;
     unsigned hit = __ballot_sync(WARP_ALL, before < target && up >= target);
     if (!hit)
-        return {-1, 0};
+        return {-1, 0, false};
     const bool first = before + high >= target;
     const int g = __shfl_sync(WARP_ALL, top - !first, __ffs((int)hit) - 1);
     before = __shfl_sync(WARP_ALL, first ? before : before + high, __ffs((int)hit) - 1);
@@ -85,7 +86,8 @@ static __device__ __forceinline__ digit_found<M> digit_find(M *mass, const M *gr
     up = before + warp_inclusive(mine);
     hit = __ballot_sync(WARP_ALL, up - mine < target && up >= target);
     const int at = __ffs((int)hit) - 1;
-    return {g * 32 + 31 - at, target - __shfl_sync(WARP_ALL, up - mine, at)};
+    return {g * 32 + 31 - at, target - __shfl_sync(WARP_ALL, up - mine, at),
+            __shfl_sync(WARP_ALL, up, at) == target};
 }
 
 #endif

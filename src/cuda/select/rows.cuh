@@ -114,7 +114,7 @@ template <class S, class M> struct select_warp {
             read<true>(&x, i);
 #pragma unroll
             for (int c = 0; c < SELECT_LANE; c++)
-                if ((x.get(c) ^ key) >> known == 0)
+                if ((x.get(c) ^ key) < 1u << known)
                     atomicAdd(&mass[x.get(c) >> shift & digits], 1u);
         }
     }
@@ -142,7 +142,7 @@ template <class S, class M> struct select_warp {
     }
     /* Bits of the columns of chunk i that are above the cut and equal to it. FIRST: they stay where its keys were. */
     template <bool FIRST>
-    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, uint32_t cut,
+    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, select_cut cut,
                                             bool again) const {
         uint32_t *bits = &held(i)->x, more = 0, same = 0;
         if (!FIRST && i < p.resident) {
@@ -157,10 +157,12 @@ template <class S, class M> struct select_warp {
         if (WEIGHS)
             keep(&x, i);
 #pragma unroll
-        for (int c = 0; c < SELECT_LANE; c++) {
-            more |= x.get(c) > cut ? 1u << c : 0;
-            same |= x.get(c) == cut ? 1u << c : 0;
-        }
+        for (int c = 0; c < SELECT_LANE; c++)
+            more |= x.get(c) > cut.key ? 1u << c : 0;
+        if (cut.ties)
+#pragma unroll
+            for (int c = 0; c < SELECT_LANE; c++)
+                same |= x.get(c) == cut.key ? 1u << c : 0;
         *above = more, *equal = same;
         if (FIRST && i < p.resident)
             *bits = more | same << 8;
@@ -226,6 +228,8 @@ static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S
             return {low - 1, 0}; /* no more can be chosen */
         key |= (uint32_t)found.digit << shift;
         target = found.left;
+        if (found.all && !w.WEIGHS) /* all keys from this one on */
+            return {key - 1, 0};
     }
     if (!w.WEIGHS)
         return {key, (int32_t)target};
@@ -246,7 +250,7 @@ static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, 
     const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
     for (int i = 0; i < n; i++) {
         uint32_t above, equal;
-        w.template compare<true>(&above, &equal, i, cut.key, again);
+        w.template compare<true>(&above, &equal, i, cut, again);
         more += __popc(above), same += __popc(equal);
     }
     more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
@@ -298,8 +302,8 @@ static __device__ __forceinline__ void select_row_choose(const struct select_par
     for (int i = 0; i < n; i++) {
         uint32_t above = 0, equal = 0;
         if (i < w.chunks())
-            w.template compare<false>(&above, &equal, i, cut.key, true);
-        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0,
+            w.template compare<false>(&above, &equal, i, cut, true);
+        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, equal,
                               reinterpret_cast<uint16_t *>(s->mass) + warp * SELECT_STAGE<uint8_t>);
     }
     select_close(p, at, sum.x + min(sum.y, cut.ties), cluster_rank() * blockDim.x + threadIdx.x,

@@ -292,6 +292,8 @@ static __device__ __forceinline__ select_cut stream_cut(const struct select_para
         }
         const digit_found<uint32_t> found = stream_digit(s, known, shift, target);
         key |= (uint32_t)found.digit << shift, target = found.left;
+        if (found.all) /* all keys from this one on */
+            return {bracket.lo + key - 1, 0};
     }
     return {bracket.lo + key, (int32_t)target};
 }
