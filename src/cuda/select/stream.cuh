@@ -18,7 +18,7 @@
 #define STREAM_CTAS 3                             /* at least on a multiprocessor */
 #define STREAM_GROUP 4                            /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
-#define STREAM_DIGIT_BITS 8                       /* of the sample's second digit */
+#define STREAM_DIGIT_BITS 8                       /* second digit of the sample */
 #define STREAM_DIGITS (1 << STREAM_DIGIT_BITS)
 #define STREAM_PIECES 4
 #define STREAM_SAMPLE 512 /* pieces of 16 bytes */
