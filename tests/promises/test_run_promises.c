@@ -1,7 +1,7 @@
 /*
  * Promises of tess_run: it allocates nothing and prints nothing. It takes a workspace of exactly the
  * size told and refuses one byte less. Bits are the same for every number of threads and every repeat,
- * and threads share one plan. tess_merge, too, allocates nothing and prints nothing.
+ * and threads share one plan. tess_merge and tess_select, too, allocate nothing; a merge prints nothing.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <float.h>
@@ -177,6 +177,24 @@ static void merges_allocate_nothing(void **state) {
     }
 }
 
+static void choices_allocate_nothing(void **state) {
+    (void)state;
+    static const float scores[6][500];
+    static int32_t indices[6][40];
+    const tess_tensor t = tess_tensor_bhnd(scores, TESS_F32, 1, 2, 3, 500);
+    tess_selection selection = tess_selection_init();
+    tess_selected selected = tess_selected_init();
+    selection.k = selected.capacity = 40, selected.indices = indices[0];
+    alloc_refuse(1, 1);
+    const tess_status done = tess_select(TESS_CPU, &selection, &t, &selected, NULL, NULL);
+    const tess_status refused = tess_select(TESS_CPU, NULL, &t, &selected, NULL, NULL);
+    const int64_t calls = alloc_calls();
+    alloc_refuse(0, 0);
+    assert_int_equal(calls, 0);
+    assert_int_equal(done, TESS_OK);
+    assert_int_equal(refused, TESS_INVALID_ARGUMENT);
+}
+
 /* Kernels may flush subnormal numbers for themselves, on the caller's thread too: not beyond a run. */
 static void runs_leave_subnormals(void **state) {
     (void)state;
@@ -309,9 +327,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workspace_is_exact),        cmocka_unit_test(workspace_is_used_to_the_end),
         cmocka_unit_test(runs_allocate_nothing),     cmocka_unit_test(merges_allocate_nothing),
-        cmocka_unit_test(runs_print_nothing),        cmocka_unit_test(runs_leave_subnormals),
-        cmocka_unit_test(same_bits_for_any_threads), cmocka_unit_test(same_bits_for_100_repeats),
-        cmocka_unit_test(threads_share_a_plan),
+        cmocka_unit_test(choices_allocate_nothing),  cmocka_unit_test(runs_print_nothing),
+        cmocka_unit_test(runs_leave_subnormals),     cmocka_unit_test(same_bits_for_any_threads),
+        cmocka_unit_test(same_bits_for_100_repeats), cmocka_unit_test(threads_share_a_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
