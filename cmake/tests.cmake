@@ -74,7 +74,9 @@ tessera_test(planning backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src
     LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
-tessera_test(unit operation INCLUDES src LINK -Wl,--wrap=operation_get)
+foreach(name operation image_parts)
+    tessera_test(unit ${name} INCLUDES src LINK -Wl,--wrap=operation_get)
+endforeach()
 tessera_test(planning select INCLUDES src src/cuda)
 tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src src/cuda)

@@ -26,7 +26,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
     if (plan->image && (!image || (uintptr_t)image % IMAGE_ALIGNMENT))
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "image is NULL or not aligned to %d bytes: see %s", IMAGE_ALIGNMENT,
-                         plan->reserved ? "tess_plan_fill" : "tess_plan_upload");
+                         plan->filled ? "tess_plan_fill" : "tess_plan_upload");
     if (!plan->image && image)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "a plan for the CPU has no image");

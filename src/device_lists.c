@@ -74,7 +74,7 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
                            size_t image_size, tess_error *error, tess_stream stream) {
     const char *function = __func__;
     tess_device_pattern given;
-    if (!plan || !plan->reserved)
+    if (!plan || !plan->filled)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          plan ? "the plan has lists of its own: make one by tess_plan_reserve"
                               : "plan is NULL");
@@ -94,7 +94,7 @@ tess_status tess_plan_report(const tess_plan *plan, const void *image, tess_fill
                              tess_error *error) {
     const char *function = __func__;
     tess_fill_report known = tess_fill_report_init();
-    if (!plan || !plan->reserved)
+    if (!plan || !plan->filled)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          plan ? "the plan has lists of its own: make one by tess_plan_reserve"
                               : "plan is NULL");

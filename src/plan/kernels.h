@@ -118,7 +118,7 @@ struct view {
 };
 
 /*
- * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * A part of a reserved plan's image, which a fill has written (docs/design/device_lists.md). Pointers are of
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
@@ -337,7 +337,7 @@ struct prepare_services {
     double (*unevenness)(const struct prepared *prepared);
 };
 
-/* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
+/* A part of the plan's image on the device (plan.h): its size, a multiple of CARVE_ALIGNMENT, and filling it
  * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
  * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
@@ -347,12 +347,12 @@ struct image_services {
                           tess_error *error);
 };
 
-/* Images of reserved plans. */
+/* Parts of images of reserved plans. */
 struct fill_services {
     int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     size_t (*scratch)(
         const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
-    /* Fills an image, in the order of the stream: without waiting or allocating. */
+    /* Fills a part, in the order of the stream: without waiting or allocating. */
     tess_status (*run)(const struct fill_job *job, tess_error *error);
     int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
 };

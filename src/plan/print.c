@@ -85,7 +85,7 @@ static void say_problem(struct text *t, const tess_plan *plan) {
     if (modifiers_any(m))
         say(t, "\n");
     say_gradients(t, p->gradients);
-    if (plan->reserved)
+    if (plan->filled)
         return;
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
     say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
@@ -171,25 +171,31 @@ static void say_seconds(struct text *t, const tess_plan *plan, double bytes, dou
         plan->target.backend == TESS_CPU ? " on one thread" : "", when);
 }
 
-static void say_reserved(struct text *t, const tess_plan *plan) {
-    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
-    const struct reserved *r = plan->reserved;
+/* Tiles and bounds of the lists that a fill writes into a part. */
+static void say_part(struct text *t, const tess_plan *plan, const struct reserved *r) {
     const struct fill_shape *s = &r->shape;
-    say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
-        (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,
-        plural(plan->n_lists), (long long)s->capacity);
-    if (s->cut)
-        say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
-    say(t, "  tile      %d rows", (int)s->tile_rows);
-    if (plan->work.tile_heads > 1)
-        say(t, " of each of %d heads", (int)plan->work.tile_heads);
-    const int64_t keys = reserve_keys(plan);
+    const int64_t keys = reserve_keys(plan, r);
     const double each = (double)keys / (double)(plan->n_lists * s->tiles);
+    say(t, "  tile      %d rows", (int)s->tile_rows);
+    if (r->work.tile_heads > 1)
+        say(t, " of each of %d heads", (int)r->work.tile_heads);
     say(t, "\n  keys      %.0f of a query tile, %lld of all, %.0f pairs, at capacity\n", each,
         (long long)keys,
         (double)(plan->problem.batch * plan->problem.heads_q) * (double)s->n_q * each);
     say(t, "  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
         plural(r->items), (long long)r->combines, plural(r->combines));
+}
+
+static void say_reserved(struct text *t, const tess_plan *plan) {
+    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
+    const struct fill_shape *s = plan->filled;
+    say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
+        (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,
+        plural(plan->n_lists), (long long)s->capacity);
+    if (s->cut)
+        say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
+    for (const struct part *part = plan->parts; part < plan->parts + plan->n_parts; part++)
+        say_part(t, plan, part->reserved);
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
     say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");
@@ -220,7 +226,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         return 0;
     say_problem(&t, plan);
     say_kernels(&t, plan);
-    if (plan->reserved) {
+    if (plan->filled) {
         say_reserved(&t, plan);
         return t.length;
     }
