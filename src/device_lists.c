@@ -59,7 +59,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-    if (!status && resolved.strict && !backend->fill.on_host)
+    if (!status && resolved.strict && !backend->on_host)
         status =
             error_set(error, TESS_UNSUPPORTED, function, "problem",
                       "problem: strict is 1: a fill on CUDA waits for nothing and can answer no "

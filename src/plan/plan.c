@@ -187,10 +187,10 @@ double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
 void tess_plan_free(tess_plan *plan) {
     if (!plan)
         return;
-    work_free(&plan->work, plan->backend);
-    work_free(&plan->key_work, plan->backend);
+    work_free(&plan->work);
+    work_free(&plan->key_work);
     for (int i = 0; i < plan->n_parts; i++)
-        reserved_free(plan->parts[i].reserved, plan->backend);
+        reserved_free(plan->parts[i].reserved);
     free(plan->list_of);
     free(plan->scores_offset);
     free(plan->filled);

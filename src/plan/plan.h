@@ -28,7 +28,8 @@ struct work {
     int32_t tile_heads;                /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct strips strips;      /* strips of key tiles, where dQ joins the pass over keys */
-    struct prepared *prepared; /* fused, of backends that prepare their lists */
+    struct prepared *prepared; /* fused, of families that prepare their lists */
+    const struct prepare_services *prepare; /* the family's, which made it */
 };
 
 #define PASS_OPERANDS 512 /* bytes of operands that a pass binds, at most */
@@ -147,8 +148,8 @@ tess_status passes_run(const tess_plan *plan, const struct pass *passes, int n,
 struct premises;
 tess_status works_make(tess_plan *plan, struct candidate *candidate,
                        const struct premises *premises, tess_error *error);
-void work_free(struct work *work, const struct backend *backend);
-size_t work_memory(const struct work *work, const struct backend *backend);
+void work_free(struct work *work);
+size_t work_memory(const struct work *work);
 
 /* Whether lists are packed for a work, and tiles copied. */
 static inline int work_packed(const struct work *work) {

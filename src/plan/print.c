@@ -1,4 +1,5 @@
 /* A plan in words. */
+#include "plan/operation.h"
 #include "plan/reserve.h"
 #include "plan/select.h"
 
@@ -61,8 +62,7 @@ static void say_caches(struct text *t, const struct problem *p) {
 static void say_problem(struct text *t, const tess_plan *plan) {
     const struct problem *p = &plan->problem;
     say(t, "%s %s on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
-        p->operation == TESS_ATTENTION ? "attention" : "backward of attention",
-        plan->backend->name);
+        operation_get(p->operation)->name, plan->backend->name);
     say(t, "  problem   b=%lld h=%lld hkv=%lld n=%lld nkv=%lld d=%lld dv=%lld %s scale=%.9g\n",
         (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
         (long long)p->n_kv, (long long)p->d_qk, (long long)p->d_v, tess_type_name(p->type),
@@ -168,7 +168,7 @@ static void say_seconds(struct text *t, const tess_plan *plan, double bytes, dou
         say(t, "  floor     %.4g ms for these, as memory moves %.3g TB/s\n", 1e3 * bytes / rate,
             1e-12 * rate);
     say(t, "  predicted %.4g ms%s%s\n", seconds * 1e3,
-        plan->target.backend == TESS_CPU ? " on one thread" : "", when);
+        plan->backend->on_host ? " on one thread" : "", when);
 }
 
 /* Tiles and bounds of the lists that a fill writes into a part. */
@@ -235,7 +235,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
     say_work(&t, plan, &plan->work);
     say_work(&t, plan, &plan->key_work);
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
-    if (plan->target.backend == TESS_CPU)
+    if (plan->backend->on_host)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));
     else
         say(&t, ", image %zu bytes\n", plan->image);

@@ -99,7 +99,7 @@ static void reserved_derive(struct reserved *r, const tess_plan *plan, const str
     r->splits = (struct fill_splits){
         .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
         .part_keys = cost_part_keys(&trial),
-        .workers = plan->backend->fill.workers(&plan->target),
+        .workers = plan->backend->workers(&plan->target),
         .whole = kernel->family->whole_shares && kernel->family->whole_shares(kernel)};
     r->units =
         plan->problem.batch * plan->problem.heads_q / pass->tiles.tile_heads * r->shape.tiles;
@@ -237,17 +237,16 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     return TESS_OK;
 }
 
-void reserved_free(struct reserved *reserved, const struct backend *backend) {
+void reserved_free(struct reserved *reserved) {
     if (reserved)
-        work_free(&reserved->work, backend);
+        work_free(&reserved->work);
     free(reserved);
 }
 
 size_t reserve_memory(const tess_plan *plan) {
     size_t size = plan->filled ? sizeof *plan->filled : 0;
     for (int i = 0; i < plan->n_parts && plan->filled; i++)
-        size += sizeof *plan->parts[i].reserved +
-                work_memory(&plan->parts[i].reserved->work, plan->backend);
+        size += sizeof *plan->parts[i].reserved + work_memory(&plan->parts[i].reserved->work);
     return size;
 }
 
@@ -302,7 +301,7 @@ tess_status reserve_bind(struct kernel_args *args, struct filled_work *work, con
     const struct reserved *r = part->reserved;
     const struct fill_job placed = reserve_job(plan, part, NULL, image);
     const struct fill_header *header = placed.header;
-    const int on_host = plan->backend->fill.on_host;
+    const int on_host = plan->backend->on_host;
     if (on_host && !fill_is_of(header, r->layout))
         return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
                          "this plan has not filled the image: call tess_plan_fill before the run");

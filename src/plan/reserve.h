@@ -40,7 +40,7 @@ tess_status reserve_make(tess_plan **plan, const struct problem *problem, const 
                          const struct fill_shape *shape, const tess_target *target,
                          const struct backend *backend, tess_error *error);
 
-void reserved_free(struct reserved *reserved, const struct backend *backend);
+void reserved_free(struct reserved *reserved);
 
 /* Bytes of what a plan knows about lists that come with the image. */
 size_t reserve_memory(const tess_plan *plan);

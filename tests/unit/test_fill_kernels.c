@@ -220,9 +220,9 @@ static void launches_are_few(void **state) {
     const struct backend *cuda = backend_get(TESS_CUDA);
     tess_target target = tess_target_init();
     target.multiprocessors = 78;
-    assert_int_equal(cuda->fill.workers(&target), 78);
+    assert_int_equal(cuda->workers(&target), 78);
     assert_int_equal(cuda->fill.scratch(&p.shape), FILL_MOST_BLOCKS * sizeof(struct fill_counts));
-    assert_int_equal(cuda->fill.on_host, 0);
+    assert_int_equal(cuda->on_host, 0);
 }
 
 /* ---- rules ---- */

@@ -52,7 +52,8 @@ static void two_sums_carve(const tess_plan *plan, struct carve *carve, void *ope
 const struct operation *__wrap_operation_get(tess_operation operation);
 
 const struct operation *__wrap_operation_get(tess_operation operation) {
-    static const struct operation two_sums = {steps, sizeof steps / sizeof *steps, two_sums_carve};
+    static const struct operation two_sums = {"two sums", "it has no two sums", steps,
+                                              sizeof steps / sizeof *steps, two_sums_carve};
     assert_int_equal(operation, TWO_SUMS);
     return &two_sums;
 }

@@ -50,7 +50,8 @@ const struct operation *__real_operation_get(tess_operation operation);
 const struct operation *__wrap_operation_get(tess_operation operation);
 
 const struct operation *__wrap_operation_get(tess_operation operation) {
-    static const struct operation row_sums = {steps, sizeof steps / sizeof *steps, row_sums_carve};
+    static const struct operation row_sums = {"row sums", "it has no row sums", steps,
+                                              sizeof steps / sizeof *steps, row_sums_carve};
     return (int)operation == ROW_SUMS ? &row_sums : __real_operation_get(operation);
 }
 

@@ -98,7 +98,8 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     device = (struct backend){.name = "device",
                               .kernels = kernels,
                               .n_kernels = n_kernels,
-                              .fill = {.workers = workers, .scratch = scratch, .run = fill}};
+                              .workers = workers,
+                              .fill = {.scratch = scratch, .run = fill}};
     return backend == TESS_CUDA ? &device : __real_backend_get(backend);
 }
 
