@@ -1,4 +1,4 @@
-/* What plans refuse: kernels by name, and what no kernel computes. */
+/* Refusals of plans: kernels by name, and problems that no kernel computes. */
 #include "support/plans.h"
 
 /* A kernel asked for by name is used or refused: nothing falls back. */
