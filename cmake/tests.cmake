@@ -29,7 +29,7 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the core and per stem. They see the contracts in src/.
-foreach(name status api validate parts spec_names messages)
+foreach(name status api validate parts spec_errors spec_names messages)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name arrays lists pattern spec random)
@@ -74,8 +74,12 @@ tessera_test(planning backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src
     LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
-tessera_test(unit operation INCLUDES src LINK -Wl,--wrap=operation_get)
-tessera_test(planning select INCLUDES src src/cuda)
+foreach(name operation image_parts)
+    tessera_test(unit ${name} INCLUDES src LINK -Wl,--wrap=operation_get)
+endforeach()
+foreach(name select select_refusals)
+    tessera_test(planning ${name} INCLUDES src src/cuda)
+endforeach()
 tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src src/cuda)
 tessera_test(planning bytes INCLUDES src src/cuda)
@@ -90,8 +94,8 @@ tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/fi
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
 tessera_test(unit fill_granules SOURCES tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu src/cuda)
-foreach(name caches views bytes decode_params granules plan regret select select_decode staged_variants cuda_print
-        cuda_backward cuda_backward_staged fill_kernels fill_granules)
+foreach(name caches views bytes decode_params granules plan regret select select_decode select_refusals
+        staged_variants cuda_print cuda_backward cuda_backward_staged fill_kernels fill_granules)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)

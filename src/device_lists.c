@@ -59,7 +59,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-    if (!status && resolved.strict && !backend->fill.on_host)
+    if (!status && resolved.strict && !backend->on_host)
         status =
             error_set(error, TESS_UNSUPPORTED, function, "problem",
                       "problem: strict is 1: a fill on CUDA waits for nothing and can answer no "
@@ -74,7 +74,7 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
                            size_t image_size, tess_error *error, tess_stream stream) {
     const char *function = __func__;
     tess_device_pattern given;
-    if (!plan || !plan->reserved)
+    if (!plan || !plan->filled)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          plan ? "the plan has lists of its own: make one by tess_plan_reserve"
                               : "plan is NULL");
@@ -94,7 +94,7 @@ tess_status tess_plan_report(const tess_plan *plan, const void *image, tess_fill
                              tess_error *error) {
     const char *function = __func__;
     tess_fill_report known = tess_fill_report_init();
-    if (!plan || !plan->reserved)
+    if (!plan || !plan->filled)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
                          plan ? "the plan has lists of its own: make one by tess_plan_reserve"
                               : "plan is NULL");

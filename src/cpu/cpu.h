@@ -41,7 +41,7 @@ CPU_LEVELS(CPU_DECLARE)
 tess_status cpu_merge(const struct merge_args *args, tess_error *error);
 
 /* Fills of reserved plans (fill.c). */
-int64_t cpu_fill_workers(const tess_target *target);
+int64_t cpu_workers(const tess_target *target);
 tess_status cpu_fill(const struct fill_job *job, tess_error *error);
 
 /* Rows of a query tile that the kernels hold at most, so that a row mask is one word. */

@@ -33,7 +33,7 @@ static void items_fill(const struct fill_job *job) {
     job->header->unit_keys = total;
 }
 
-int64_t cpu_fill_workers(const tess_target *target) {
+int64_t cpu_workers(const tess_target *target) {
     (void)target;
     return PLAN_CPU_WORKERS;
 }

@@ -381,13 +381,15 @@ static const struct backend backend = {
     .name = "cpu",
     .kernels = kernels,
     .n_kernels = sizeof kernels / sizeof kernels[0],
+    .on_host = 1,
+    .workers = cpu_workers,
     .device = {.count = device_count,
                .describe = device_describe,
                .target = target_query,
                .allocate = allocate,
                .release = free,
                .synchronize = synchronize},
-    .fill = {.workers = cpu_fill_workers, .run = cpu_fill, .on_host = 1},
+    .fill = {.run = cpu_fill},
     .call = {.merge = cpu_merge},
 };
 

@@ -118,7 +118,7 @@ struct view {
 };
 
 /*
- * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * A part of a reserved plan's image, which a fill has written (docs/design/device_lists.md). Pointers are of
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
@@ -153,7 +153,7 @@ struct kernel_work {
     const struct bcsr *transposed; /* staged backward: bcsr with rows and columns exchanged */
     const int64_t *entries; /* staged backward: for each tile of transposed, its place in bcsr */
     const struct lists *lists;
-    const struct prepared *prepared; /* fused, of backends that prepare their lists */
+    const struct prepared *prepared; /* fused, of families that prepare their lists */
     const struct schedule *schedule;
     const struct strips *strips; /* GRADIENT_KEYS: dQ as well, by these, and no schedule; or NULL */
     int64_t
@@ -220,6 +220,16 @@ enum packing {
     PACK_EXACT   /* to exactly packed_rows, or the kernel does not take that height */
 };
 
+/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
+ * releases; NULL when it fails. */
+struct prepare_services {
+    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
+    void (*free)(struct prepared *prepared);
+    size_t (*memory)(const struct prepared *prepared);
+    /* The largest load of a worker over the mean load, 1 at least. */
+    double (*unevenness)(const struct prepared *prepared);
+};
+
 struct trial; /* cost.h */
 
 /* Facts and answers of the kernels of a family. Functions that are NULL answer what stands beside them. */
@@ -241,7 +251,8 @@ struct family {
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
     /* Whether parts of filled lists are whole shares of a worker (struct fill_splits). NULL: no. */
     int (*whole_shares)(const struct kernel *kernel);
-    int lists; /* LISTS_... that it walks */
+    const struct prepare_services *prepare; /* NULL: its kernels walk the lists themselves */
+    int lists;                              /* LISTS_... that it walks */
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
@@ -327,17 +338,7 @@ struct device_services {
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
 };
 
-/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
- * releases; NULL when it fails. All NULL: kernels walk the lists themselves. */
-struct prepare_services {
-    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
-    void (*free)(struct prepared *prepared);
-    size_t (*memory)(const struct prepared *prepared);
-    /* The largest load of a worker over the mean load, 1 at least. */
-    double (*unevenness)(const struct prepared *prepared);
-};
-
-/* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
+/* A part of the plan's image on the device (plan.h): its size, a multiple of CARVE_ALIGNMENT, and filling it
  * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
  * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
@@ -347,14 +348,12 @@ struct image_services {
                           tess_error *error);
 };
 
-/* Images of reserved plans. */
+/* Parts of images of reserved plans. */
 struct fill_services {
-    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     size_t (*scratch)(
         const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
-    /* Fills an image, in the order of the stream: without waiting or allocating. */
+    /* Fills a part, in the order of the stream: without waiting or allocating. */
     tess_status (*run)(const struct fill_job *job, tess_error *error);
-    int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* Calls that no plan stands behind; arguments are checked. */
@@ -367,8 +366,9 @@ struct backend {
     const struct kernel
         *kernels; /* best first: the first that does not refuse, unless it is weighed */
     int64_t n_kernels;
+    int on_host; /* 1: threads of the host run kernels, and read headers and schedules of images */
+    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     struct device_services device;
-    struct prepare_services prepare;
     struct image_services image;
     struct fill_services fill;
     /* Words of tess_plan_print beside a pass's kernel, as snprintf writes them: what else is launched, and

@@ -1,4 +1,5 @@
 /* Kernels of a plan and its query tiles, by refusals and costs. */
+#include "plan/operation.h"
 #include "plan/select.h"
 
 #include "base/status.h"
@@ -125,9 +126,7 @@ struct refusal {
  * machine. */
 static const struct kernel *kernel_pick(const struct premises *p, const struct pass *pass,
                                         const struct kernel *forced, struct refusal *refusal) {
-    *refusal = (struct refusal){OTHER_KERNEL, pass->problem.operation == TESS_ATTENTION
-                                                  ? "this backend has no kernel for it"
-                                                  : "this backend has no backward"};
+    *refusal = (struct refusal){OTHER_KERNEL, operation_get(p->problem->operation)->absent};
     for (int64_t k = 0; k < p->backend->n_kernels; k++) {
         const struct kernel *kernel = &p->backend->kernels[k];
         if (kernel->stage != pass->stage ||

@@ -222,7 +222,7 @@ static void image_fill(struct decoding *t) {
     memset(host, 0xaa, size);
     assert_int_equal(check_filling(&given, &t->lists.listed.pattern, t->plan, "test", &error),
                      TESS_OK);
-    const struct fill_job job = reserve_job(t->plan, &given, host);
+    const struct fill_job job = reserve_job(t->plan, t->plan->parts, &given, host);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     combines += job.header->combines;
     for (int64_t T = 0; T < job.shape->batches * job.shape->heads * job.shape->tiles; T++)

@@ -164,8 +164,8 @@ static void cuda_decode_parts_are_short(void **state) {
         pattern.n_q = 1, pattern.n_kv = 8192, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = cases[i].keys;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error), TESS_OK);
-        assert_int_equal(plan->reserved->splits.part_keys, cases[i].least);
-        assert_int_equal(plan->reserved->items, cases[i].items);
+        assert_int_equal(plan->parts->reserved->splits.part_keys, cases[i].least);
+        assert_int_equal(plan->parts->reserved->items, cases[i].items);
         tess_plan_free(plan);
     }
 }

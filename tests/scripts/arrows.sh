@@ -108,6 +108,7 @@ paths() {
     forbid 'a test for CUDA outside src/plan/backend.c' \
         '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' \
         $(all src include | grep -v '/device/architecture.cuh$')
+    forbid 'a backend that planning asks for by name' '[!=]= *TESS_(CPU|CUDA)[^_A-Z]' $(all src/plan)
     skip=
     forbid 'CUDA outside src/cuda, the baselines of bench, the device of the lab and its example' \
         "$include.*(cuda_|cublas|cusparse)" $(all tests tools) \

@@ -161,7 +161,7 @@ static void keys_are_found(const int32_t *at, int32_t stride, int64_t n, int64_t
 }
 
 static void tiles_are_walked(const tess_plan *plan, const void *image) {
-    const struct fill_job job = reserve_job(plan, NULL, image);
+    const struct fill_job job = reserve_job(plan, plan->parts, NULL, image);
     const struct fill_arrays *a = &job.arrays;
     const int64_t tiles = job.shape->batches * job.shape->heads * job.shape->tiles;
     for (int64_t T = 0; T < tiles; T++) {

@@ -252,7 +252,7 @@ static void generated_case(uint64_t seed) {
     assert_non_null(image);
     memset(image, 0xaa, size);
     assert_int_equal(check_filling(&given, &l.listed.pattern, plan, "test", &error), TESS_OK);
-    const struct fill_job job = reserve_job(plan, &given, image);
+    const struct fill_job job = reserve_job(plan, plan->parts, &given, image);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     const struct fill_shape *s = job.shape;
     struct walk w = {.lists = &l, .job = &job, .width = (int32_t)s->block_kv};

@@ -67,7 +67,7 @@ static void emulated_fill(const struct fill_params *p, const tess_target *target
 static void kernels_fill(const tess_plan *plan, const struct device_lists *l, void *memory,
                          uint64_t seed) {
     tess_device_pattern pattern = l->listed.pattern;
-    struct fill_job job = reserve_job(plan, &pattern, memory);
+    struct fill_job job = reserve_job(plan, plan->parts, &pattern, memory);
     struct lab_buffer scratch, aligned = {0};
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));
@@ -220,9 +220,9 @@ static void launches_are_few(void **state) {
     const struct backend *cuda = backend_get(TESS_CUDA);
     tess_target target = tess_target_init();
     target.multiprocessors = 78;
-    assert_int_equal(cuda->fill.workers(&target), 78);
+    assert_int_equal(cuda->workers(&target), 78);
     assert_int_equal(cuda->fill.scratch(&p.shape), FILL_MOST_BLOCKS * sizeof(struct fill_counts));
-    assert_int_equal(cuda->fill.on_host, 0);
+    assert_int_equal(cuda->on_host, 0);
 }
 
 /* ---- rules ---- */

@@ -34,32 +34,12 @@ template <class T, int D, int R> struct attention_state {
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
 
-/*
- * P is exp2(s - m) times 2^raise; O and l share the factor until they leave the registers. m
- * follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
- * rescaling). O is then seldom rescaled, and P stays below 2^(raise + lag).
- *
- * f16 has little range below 1: numbers below 2^-14 lose bits, below 2^-25 they are 0. P is
- * therefore raised as far as f16's largest number, just below 2^16, allows. Elements that are still
- * small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small).
- */
-static __device__ __forceinline__ constexpr float attention_raise(__half) {
-    return 14.0f;
-}
+/* Lag of this tile's maxima (softmax.cuh): P stays below 2^(raise + lag), just below 2^16 in f16. Elements that
+ * are still small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small). */
 static __device__ __forceinline__ constexpr float attention_lag(__half) {
     return 1.75f;
 }
-static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16) {
-    return 0.0f;
-}
-static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
-    return 7.0f;
-}
-
-static __device__ __forceinline__ constexpr float attention_raise(float) {
-    return 0.0f;
-}
-static __device__ __forceinline__ constexpr float attention_lag(float) {
+template <class T> static __device__ __forceinline__ constexpr float attention_lag(T) {
     return 7.0f;
 }
 
@@ -70,10 +50,6 @@ static __device__ __forceinline__ constexpr float attention_lag(float) {
 template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
-
-/* Maxima below this may be subtracted with an FMA. The unrounded product of score and scale then differs
- * from the rounded maximum by less than 2^-10. */
-#define ATTENTION_FAR 0x1p14f
 
 /* Groups of 8 keys that are computed together. ALL: groups 0, 1, ...; the struct is not read. Else the j-th
  * group is nibble j of `at`, and the first n count. */

@@ -250,7 +250,7 @@ const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_ro
 /* Fused kernels over lists that are packed with the plan. */
 #define PACKED                                                                                     \
     .refuses = forward_refuses, .seconds = drained_seconds, .dims = padded_dims,                   \
-    .workers = forward_workers, .lists = LISTS_PACKED
+    .workers = forward_workers, .prepare = &prepare_lists, .lists = LISTS_PACKED
 
 /* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
 #define HOPPER(how, most)                                                                          \
@@ -295,6 +295,7 @@ const struct cuda_family family_small_m_16bit = {
                .seconds = drained_seconds,                                                         \
                .dims = gradient_dims,                                                              \
                .workers = forward_workers,                                                         \
+               .prepare = &prepare_lists,                                                          \
                .lists = LISTS_PACKED},                                                             \
     .step = gradient_step, .resident = gradient_resident
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};

@@ -13,7 +13,7 @@ size_t cuda_fill_scratch(const struct fill_shape *shape) {
     return FILL_MOST_BLOCKS * (TALLIES + 1) * sizeof(uint64_t);
 }
 
-int64_t cuda_fill_workers(const tess_target *target) {
+int64_t cuda_workers(const tess_target *target) {
     return target->multiprocessors;
 }
 

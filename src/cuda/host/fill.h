@@ -84,6 +84,6 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
 #endif
 
 size_t cuda_fill_scratch(const struct fill_shape *shape);
-int64_t cuda_fill_workers(const tess_target *target);
+int64_t cuda_workers(const tess_target *target);
 
 #endif

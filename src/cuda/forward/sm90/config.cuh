@@ -89,11 +89,13 @@
 #ifndef TESSERA_CUDA_SM90_CONFIG_CUH
 #define TESSERA_CUDA_SM90_CONFIG_CUH
 
+#include "device/copy.cuh"
 #include "device/sm90/softmax.cuh"
 #include "device/sm90/tma.cuh"
+#include "device/swizzle.cuh"
 #include "work/early.cuh"
-#include "work/gather.cuh"
 #include "work/slots.cuh"
+#include "work/views.cuh"
 
 /* Bytes of shared memory of a multiprocessor. 1 KB of each CTA's part is reserved. */
 #define SM90_SHARED_ALL (228 * 1024)

@@ -29,7 +29,7 @@ static __device__ __forceinline__ void
 sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
                    const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
                    const float (&m)[2], const float (&l)[2], int begin) {
-    const float lower = attention_exp2(-sm90_raise(T()));
+    const float lower = attention_exp2(-attention_raise(T()));
     const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
