@@ -108,7 +108,7 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     struct carve carve = {.base = args.workspace};
     args.workspace = plan_carve(plan, &carve, &operands);
     args.stream = stream;
-    return plan->reserved ? reserve_run(plan, &args, error)
+    return plan->reserved ? reserve_run(plan, NULL, NULL, &args, error)
                           : passes_run(plan->passes, plan->n_passes, &args, error);
 }
 

@@ -190,6 +190,7 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
         (double)(plan->problem.batch * plan->problem.heads_q) * (double)s->n_q * each);
     say(t, "  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
         plural(r->items), (long long)r->combines, plural(r->combines));
+    say(t, "  fill_run  the bits of fill and run\n");
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
     say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");

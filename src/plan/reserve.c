@@ -256,32 +256,36 @@ static tess_status run_on_host(const tess_plan *plan, struct kernel_args *args,
     if (!fill_is_of(header, r->layout))
         return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
                          "this plan has not filled the image: call tess_plan_fill before the run");
-    const struct lists lists = fill_view(&r->shape, &image->arrays, plan->work.lists.tile_row);
     const struct schedule schedule = {.n_items = header->items,
                                       .n_combines = header->combines,
                                       .n_slots = header->slots,
                                       .items = image->items,
                                       .combines = image->combines};
-    args->work.lists = &lists;
     args->work.schedule = &schedule;
     args->work.seconds =
         r->item_seconds * (double)header->items + r->key_seconds * (double)header->unit_keys;
     return args->kernel->run(args, error);
 }
 
-tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error) {
+tess_status reserve_run(const tess_plan *plan, const tess_device_pattern *pattern, void *report,
+                        const struct kernel_args *run, tess_error *error) {
+    const struct fill_services *fill = &plan->backend->fill;
     struct kernel_args args = pass_args(run, plan->passes);
-    const struct fill_job image = reserve_job(plan, NULL, args.image);
+    struct fill_job image = reserve_job(plan, pattern, args.image);
     const struct filled_image filled = filled_image(plan, &image);
+    const struct lists lists = fill_view(&plan->reserved->shape, &image.arrays,
+                                         fill->on_host ? plan->work.lists.tile_row : NULL);
     args.work.filled = &filled;
-    args.work.lengths = image.arrays.lengths;
-    if (plan->backend->fill.on_host)
-        return run_on_host(plan, &args, &image, error);
-    const struct lists lists = fill_view(&plan->reserved->shape, &image.arrays, NULL);
     args.work.lists = &lists;
+    args.work.lengths = image.arrays.lengths;
     args.work.schedule = NULL;
-    const tess_status status = kernel_ask(&args, error);
-    return status ? status : args.kernel->run(&args, error);
+    image.function = args.function, image.report = report, image.stream = args.stream;
+    tess_status status = kernel_ask(&args, error);
+    if (!status && pattern)
+        status = fill->run(&image, error);
+    if (status)
+        return status;
+    return fill->on_host ? run_on_host(plan, &args, &image, error) : args.kernel->run(&args, error);
 }
 
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report) {

@@ -48,8 +48,10 @@ tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *patte
 struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pattern,
                             const void *image);
 
-/* Runs a reserved plan over the image of the arguments. */
-tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);
+/* Runs a reserved plan over the image of the arguments, filled from a pattern first; NULL: a fill has been.
+ * report: see struct fill_job. Nothing is written where the kernel refuses the arguments. */
+tess_status reserve_run(const tess_plan *plan, const tess_device_pattern *pattern, void *report,
+                        const struct kernel_args *run, tess_error *error);
 
 /* Counts of an image's fill. Answers 0, or -1 where this plan has not filled it. */
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report);

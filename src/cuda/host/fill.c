@@ -93,6 +93,7 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .bits = given->bits,
                             .lengths = given->lengths,
                             .header = job->header,
+                            .report = job->report,
                             .items = job->items,
                             .combines = job->combines,
                             .tallies = job->scratch,

@@ -33,7 +33,7 @@ struct fill_params {
     const int64_t *row_ptr;
     const uint64_t *bits;
     const int32_t *lengths;
-    struct fill_header *header;
+    struct fill_header *header, *report; /* report: a copy of the header, or NULL */
     struct work_item *items;
     struct combine_item *combines;
     uint64_t *tallies; /* [blocks][TALLIES]: what each thread block over block rows counted */
