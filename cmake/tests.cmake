@@ -37,7 +37,7 @@ foreach(name arrays lists pattern spec random)
 endforeach()
 tessera_test(planning schedule TEAMS INCLUDES src)
 tessera_test(planning strips INCLUDES src)
-foreach(name fill fill_bits fill_refusals fill_report)
+foreach(name fill fill_bits fill_refusals fill_report fill_run)
     tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
         tests/support/device_run.c tests/support/support.c INCLUDES src src/cuda)
 endforeach()

@@ -16,7 +16,7 @@
  *   1. the answer in one call        tess_attention, tess_attention_backward
  *   2. patterns                      tess_pattern_*
  *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
- *                                    tess_plan_reserve, tess_plan_fill
+ *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
  *   5. joining partial results       tess_merge
  *   6. queries                       version, names, devices, kernels
@@ -788,6 +788,7 @@ typedef struct tess_plan_info {
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
     int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
+    int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -814,6 +815,7 @@ TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
  *     tess_plan_reserve    kernels and exact sizes, no list
  *     tess_plan_fill       a device pattern into the image, on the stream; waits for nothing
  *     tess_run             reads lists, counts and splits from the image
+ *     tess_plan_fill_run   both, in one call
  *
  * What a list says is not refused: what cannot be is not listed, and counted in the report, which also
  * tells the place of the first. Read it (tess_plan_report), or on the CPU set `strict` of the problem.
@@ -980,8 +982,28 @@ TESS_DEFINE_INIT(tess_fill_report)
 /* Bytes at the beginning of an image that hold the report. */
 #define TESS_REPORT_SIZE 256
 
-/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
- * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors:
+/*
+ * tess_plan_fill, then tess_run over the image, in the order of the stream: a step of lists that change. Both are
+ * checked before either writes. The image is as tess_plan_fill has it and serves later runs too; the bits of o
+ * and lse are those of the two calls (tess_plan_info).
+ *
+ *   pattern    lists as they are when the stream reaches them
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
+ *              image: what tess_plan_report reads, on CUDA by a copy on the host
+ *   arguments  those of a run; their image is NULL
+ *
+ * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
+ * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
+ * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ */
+TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
+                                        void *image, size_t image_size, void *report,
+                                        const tess_arguments *arguments, tess_error *error,
+                                        tess_stream stream);
+
+/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, a
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill, or a report. Errors:
  * INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);

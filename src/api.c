@@ -106,7 +106,7 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     struct carve carve = {.base = args.workspace};
     args.workspace = plan_carve(plan, &carve, &operands);
     args.stream = stream;
-    return passes_run(plan, plan->passes, plan->n_passes, &args, error);
+    return passes_run(plan, plan->passes, plan->n_passes, NULL, &args, error);
 }
 
 /* One stage of a plan by itself. */
@@ -118,7 +118,7 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     tess_status status = arguments_take(&args, &operands, plan, arguments, call,
                                         tess_plan_stage_workspace_size(plan, stage), error);
     args.stream = stream;
-    return status ? status : passes_run(plan, plan_pass(plan, stage), 1, &args, error);
+    return status ? status : passes_run(plan, plan_pass(plan, stage), 1, NULL, &args, error);
 }
 
 tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

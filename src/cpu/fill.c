@@ -61,6 +61,8 @@ tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
     struct fill_counts counts;
     fill_lists(job->shape, job->pattern, &job->arrays, &counts);
     memset(job->header, 0, TESS_REPORT_SIZE);
+    if (job->report)
+        memset(job->report, 0, TESS_REPORT_SIZE);
     if (job->strict && counts.first != FILL_NOWHERE)
         return first_tell(job, counts.first, error);
     *job->header = (struct fill_header){.magic = FILL_MAGIC,
@@ -71,5 +73,7 @@ tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
                                         .pairs = counts.pairs * job->list_heads,
                                         .first = counts.first};
     items_fill(job);
+    if (job->report)
+        *job->report = *job->header;
     return TESS_OK;
 }

@@ -303,6 +303,7 @@ struct fill_job {
     const struct fill_splits *splits;
     const tess_device_pattern *pattern;
     struct fill_header *header; /* TESS_REPORT_SIZE bytes */
+    struct fill_header *report; /* a copy of the header, written with it; NULL: none */
     struct fill_arrays arrays;
     struct work_item *items;
     struct combine_item *combines;

@@ -80,9 +80,10 @@ struct room {
     struct filled_work filled;
 };
 
-/* The arguments of a pass with what its kernel reads and writes. */
+/* The arguments of a pass with what its kernel reads and writes. Images of the host that are filled already are
+ * read. */
 static tess_status args_bind(struct kernel_args *args, struct room *room, const tess_plan *plan,
-                             const struct pass *pass, const struct kernel_args *run,
+                             const struct pass *pass, int filled, const struct kernel_args *run,
                              tess_error *error) {
     *args = pass_args(run, pass);
     if (pass->bindings) {
@@ -91,9 +92,11 @@ static tess_status args_bind(struct kernel_args *args, struct room *room, const 
             memcpy((char *)room->operands + b->to, (const char *)run->operands + b->from, b->size);
         args->operands = room->operands;
     }
-    return plan->filled && pass->part
-               ? reserve_bind(args, &room->filled, plan, pass->part, run->image, error)
-               : TESS_OK;
+    if (!plan->filled || !pass->part)
+        return TESS_OK;
+    reserve_bind(args, &room->filled, plan, pass->part, run->image);
+    return filled ? reserve_read(args, &room->filled, plan, pass->part, run->image, error)
+                  : TESS_OK;
 }
 
 static tess_status kernel_ask(const struct kernel_args *args, tess_error *error) {
@@ -105,14 +108,22 @@ static tess_status kernel_ask(const struct kernel_args *args, tess_error *error)
 }
 
 tess_status passes_run(const tess_plan *plan, const struct pass *passes, int n,
-                       const struct kernel_args *run, tess_error *error) {
+                       const struct filling *filling, const struct kernel_args *run,
+                       tess_error *error) {
     struct kernel_args args;
     struct room room;
     tess_status status = TESS_OK;
-    for (int i = 0; i < 2 * n && !status; i++) {
-        status = args_bind(&args, &room, plan, &passes[i % n], run, error);
+    for (int i = 0; i < n && !status; i++) {
+        status = args_bind(&args, &room, plan, &passes[i], !filling, run, error);
         if (!status)
-            status = i < n ? kernel_ask(&args, error) : args.kernel->run(&args, error);
+            status = kernel_ask(&args, error);
+    }
+    if (!status && filling)
+        status = reserve_fill(plan, filling, run->function, run->image, run->stream, error);
+    for (int i = 0; i < n && !status; i++) {
+        status = args_bind(&args, &room, plan, &passes[i], 1, run, error);
+        if (!status)
+            status = args.kernel->run(&args, error);
     }
     return status;
 }

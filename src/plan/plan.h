@@ -138,10 +138,12 @@ struct kernel_args plan_args(const tess_plan *plan);
 /* The arguments of a pass, from those of the run; its operands are still the operation's. */
 struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
 
-/* Runs n passes of a plan, in their order. All kernels are asked before the first is launched, so that a run
- * that is refused has written nothing. */
+/* Runs n passes of a plan, in their order, after a fill of the image where `filling` is no NULL. All kernels are
+ * asked before anything is launched, so that a run that is refused has written nothing. */
+struct filling; /* reserve.h */
 tess_status passes_run(const tess_plan *plan, const struct pass *passes, int n,
-                       const struct kernel_args *run, tess_error *error);
+                       const struct filling *filling, const struct kernel_args *run,
+                       tess_error *error);
 
 /* Keeps the candidate, or one in which dQ joins the pass over keys: lists, or tiles, and schedules of all
  * passes; predicted seconds (work.c). The candidate has kernels alone. */

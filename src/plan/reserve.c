@@ -25,8 +25,7 @@ struct fill_job reserve_job(const tess_plan *plan, const struct part *part,
     const struct reserved *r = part->reserved;
     const int64_t list_heads = plan->problem.heads_q / r->shape.heads;
     struct carve c = {.base = (char *)(uintptr_t)image + part->at};
-    struct fill_job job = {.function = "tess_plan_fill",
-                           .target = &plan->target,
+    struct fill_job job = {.target = &plan->target,
                            .shape = &r->shape,
                            .splits = &r->splits,
                            .pattern = pattern,
@@ -283,12 +282,13 @@ double reserve_seconds(const tess_plan *plan, int64_t keys) {
 
 /* ---- filling ---- */
 
-tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
-                         tess_stream stream, tess_error *error) {
+tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, const char *function,
+                         const void *image, tess_stream stream, tess_error *error) {
     tess_status status = TESS_OK;
     for (int i = 0; i < plan->n_parts && !status; i++) {
-        struct fill_job job = reserve_job(plan, &plan->parts[i], pattern, image);
-        job.stream = stream;
+        struct fill_job job = reserve_job(plan, &plan->parts[i], filling->pattern, image);
+        job.function = function, job.stream = stream;
+        job.report = i ? NULL : filling->report;
         status = plan->backend->fill.run(&job, error);
     }
     return status;
@@ -296,29 +296,34 @@ tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *patte
 
 /* ---- running ---- */
 
-tess_status reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
-                         const struct part *part, const void *image, tess_error *error) {
+void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+                  const struct part *part, const void *image) {
     const struct reserved *r = part->reserved;
     const struct fill_job placed = reserve_job(plan, part, NULL, image);
-    const struct fill_header *header = placed.header;
     const int on_host = plan->backend->on_host;
-    if (on_host && !fill_is_of(header, r->layout))
-        return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
-                         "this plan has not filled the image: call tess_plan_fill before the run");
     work->image = filled_image(r, &placed);
     work->lists = fill_view(&r->shape, &placed.arrays, on_host ? r->work.lists.tile_row : NULL);
     args->work.filled = &work->image;
     args->work.lists = &work->lists;
     args->work.lengths = placed.arrays.lengths;
-    args->work.schedule = NULL;
-    if (!on_host)
+    args->work.schedule = on_host ? &work->schedule : NULL;
+}
+
+tess_status reserve_read(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+                         const struct part *part, const void *image, tess_error *error) {
+    const struct reserved *r = part->reserved;
+    const struct fill_job placed = reserve_job(plan, part, NULL, image);
+    const struct fill_header *header = placed.header;
+    if (!plan->backend->on_host)
         return TESS_OK;
+    if (!fill_is_of(header, r->layout))
+        return error_set(error, TESS_INVALID_ARGUMENT, args->function, "image",
+                         "this plan has not filled the image: call tess_plan_fill before the run");
     work->schedule = (struct schedule){.n_items = header->items,
                                        .n_combines = header->combines,
                                        .n_slots = header->slots,
                                        .items = placed.items,
                                        .combines = placed.combines};
-    args->work.schedule = &work->schedule;
     args->work.seconds =
         r->item_seconds * (double)header->items + r->key_seconds * (double)header->unit_keys;
     return TESS_OK;

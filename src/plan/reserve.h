@@ -54,16 +54,24 @@ double reserve_bytes(const tess_plan *plan, int64_t keys);
 double reserve_seconds(const tess_plan *plan, int64_t keys);
 
 /* Fills the parts of an image, in the order of the stream, from what check_filling answered. */
-tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
-                         tess_stream stream, tess_error *error);
+struct filling {
+    const tess_device_pattern *pattern;
+    void *report; /* TESS_REPORT_SIZE bytes for a copy of the report, or NULL */
+};
+tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, const char *function,
+                         const void *image, tess_stream stream, tess_error *error);
 
 /* The job of a part that a backend is handed: image and pattern are placed, and not looked at. */
 struct fill_job reserve_job(const tess_plan *plan, const struct part *part,
                             const tess_device_pattern *pattern, const void *image);
 
-/* Has a pass's arguments walk its part of an image; `work` is what they point to. An image of the host is read:
- * INVALID_ARGUMENT where this plan has not filled it. */
-tess_status reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+/* Has a pass's arguments walk its part of an image; `work` is what they point to. */
+void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+                  const struct part *part, const void *image);
+
+/* Reads the schedule of a filled image of the host: INVALID_ARGUMENT where this plan has not filled it. An
+ * image of a device is left to the kernels. */
+tess_status reserve_read(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
                          const struct part *part, const void *image, tess_error *error);
 
 /* Counts of an image's fill, by its first part. Answers 0, or -1 where this plan has not filled it. */

@@ -167,20 +167,31 @@ static void each_pass_has_a_part_of_its_own(void **state) {
         values[i] = (float)(i % 7 - 3);
     expect(values, sums), expect(sums, expected);
     memset(image, 0, plan->image);
-    assert_int_equal(reserve_fill(plan, &pattern, image, NULL, &error), TESS_OK);
+    assert_int_equal(
+        reserve_fill(plan, &(struct filling){&pattern, NULL}, "two_sums", image, NULL, &error),
+        TESS_OK);
     args.function = "two_sums", args.operands = &operands, args.image = image;
     args.workspace = plan_carve(plan, &carve, &operands);
-    if (passes_run(plan, plan->passes, plan->n_passes, &args, &error))
+    if (passes_run(plan, plan->passes, plan->n_passes, NULL, &args, &error))
         fail_msg("%s", error.message);
     assert_memory_equal(answer, expected, sizeof answer); /* whole numbers: exact in any order */
     assert_true(tess_plan_print(plan, text, sizeof text) < sizeof text);
     assert_non_null(strstr(text, "  tile      16 rows\n"));
     assert_non_null(strstr(text, "  tile      8 rows\n"));
 
+    /* Fill and run in one, into an image that was none; the report is the first part's. */
+    static uint64_t report[TESS_REPORT_SIZE / 8];
+    memset(image, 0, plan->image), memset(answer, 0, sizeof answer);
+    assert_int_equal(passes_run(plan, plan->passes, plan->n_passes,
+                                &(struct filling){&pattern, report}, &args, &error),
+                     TESS_OK);
+    assert_memory_equal(answer, expected, sizeof answer);
+    assert_memory_equal(report, image, sizeof report);
+
     /* One part that is not filled refuses the run before the first pass. */
     memset(image + parts[1].at, 0, TESS_REPORT_SIZE);
     memset(operands.sums, 0, sizeof sums), memset(expected, 0, sizeof expected);
-    assert_int_equal(passes_run(plan, plan->passes, plan->n_passes, &args, &error),
+    assert_int_equal(passes_run(plan, plan->passes, plan->n_passes, NULL, &args, &error),
                      TESS_INVALID_ARGUMENT);
     assert_memory_equal(operands.sums, expected, sizeof expected);
     free(image);

@@ -121,11 +121,11 @@ static __device__ __forceinline__ void lengths_write(const struct fill_params *p
     first_warp(first);
 }
 
-/* The header, from the tally and the sum over all units. The last thread has no item to write, mostly. */
-static __device__ __forceinline__ void header_write(const struct fill_params *p,
-                                                    const struct team *team, uint64_t added) {
+/* The header, from the tally and the sum over all units. */
+static __device__ __forceinline__ void header_write_to(struct fill_header *h,
+                                                       const struct fill_params *p,
+                                                       const struct team *team, uint64_t added) {
     const uint32_t more = sum_more(added), split = (uint32_t)added;
-    struct fill_header *h = p->header;
     const int32_t spare = (int32_t)(sizeof *h / 8) + team->thread;
     if (spare < (int32_t)(TESS_REPORT_SIZE / 8))
         ((uint64_t *)(void *)h)[spare] = 0;
@@ -140,8 +140,16 @@ static __device__ __forceinline__ void header_write(const struct fill_params *p,
     h->pairs = (int64_t)tally_of(TALLY_PAIRS) * p->list_heads;
     h->combines = split;
     h->slots = (int64_t)more + split;
-    h->unit_keys = h->keys * p->list_packs;
+    h->unit_keys = (int64_t)tally_of(TALLY_KEYS) * p->list_packs;
     h->first = fill_shared[FILL_FIRST];
+}
+
+/* The header and its copy. The last thread has no item to write, mostly. */
+static __device__ __forceinline__ void header_write(const struct fill_params *p,
+                                                    const struct team *team, uint64_t added) {
+    header_write_to(p->header, p, team, added);
+    if (p->report)
+        header_write_to(p->report, p, team, added);
 }
 
 /* Whether each warp sums over all units by itself. */

@@ -69,9 +69,17 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
     const int64_t room = max_i64(target->multiprocessors * RESIDENT_THREADS / rows,
                                  RESIDENT_THREADS * bitmaps / most);
     p->threads = row_threads(max_i64(words, entries) / ENTRIES_OF_THREAD, room, words);
+    const int64_t stage = FILL_STAGED(s->cols) * (int64_t)sizeof(uint16_t); /* bytes of a warp */
+    const int64_t warps = s->form == TESS_BLOCK_BITS
+                              ? (most - FILL_SUMS * (int64_t)sizeof(uint64_t)) / stage
+                              : FILL_ROW_THREADS / 32; /* warps that find room */
+    while (p->threads / 32 > warps)
+        p->threads /= 2;
+    p->block = p->threads == 32 ? 32 * (int32_t)min_i64(FILL_WARPS, warps) : p->threads;
+    if (s->form == TESS_BLOCK_BITS)
+        p->room = (int32_t)(p->threads / 32 * stage / (int64_t)sizeof(uint32_t));
     p->thread_bits = __builtin_ctz((unsigned)p->threads);
     p->pairs = s->form == TESS_INDICES && s->capacity % 2 == 0 && (uintptr_t)p->indices % 8 == 0;
-    p->block = p->threads == 32 ? 32 * FILL_WARPS : p->threads;
     const int64_t teams = p->block / p->threads;
     if (s->form != TESS_BLOCK_BITS)
         team_divide(p, (most - rows_shared(p)) / ((int64_t)sizeof(uint32_t) * teams), words,
@@ -93,6 +101,7 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .bits = given->bits,
                             .lengths = given->lengths,
                             .header = job->header,
+                            .report = job->report,
                             .items = job->items,
                             .combines = job->combines,
                             .tallies = job->scratch,
