@@ -116,7 +116,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
 static void keep_plain(struct lab_case *c) {
     c->softcap = c->dropout = 0, c->alibi = 0;
     c->page = c->rope = c->out32 = 0;
-    c->kv_type = TESS_F32, c->kv_scale = TESS_SCALE_NONE; /* as q's */
+    c->kv_type = TESS_F32, c->kv_scale = TESS_SCALE_NONE; /* types as of q */
     c->scale = fabs(c->scale);
 }
 
