@@ -168,7 +168,7 @@ static struct fill_params params_of(tess_form form, int64_t rows, int64_t cols, 
                                      .tile_rows = 64,
                                      .row_tiles = 1,
                                      .tiles = rows};
-    const struct fill_splits splits = {1, 128, 132, rows % 2};
+    const struct fill_splits splits = {1, 128, 132, rows % 2, 0, 0};
     const tess_device_pattern pattern = tess_device_pattern_init();
     tess_target target = tess_target_init();
     target.multiprocessors = 132, target.shared_memory_per_block = 232448;

@@ -42,6 +42,15 @@ sm90_columns_keys(int32_t (&key)[N], const struct decode_params &p,
         key[i] = sm90_columns_find<ROWS>(p, item, at + 32 * i + warp_lane()).key;
 }
 
+/* Prefetches to L2 the runs of an item's first step, where it is a whole tile. */
+template <int KEYS>
+static __device__ __forceinline__ void sm90_columns_prefetch(const struct decode_params &p,
+                                                             const struct work_item &w) {
+    const struct list_run *const first = p.full + p.full_ptr[filled_tile_of(p, w).T];
+    if (warp_lane() < KEYS / 16)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(first + 16 * warp_lane()));
+}
+
 /* Publishes an item, and loads its Q; `half` of two warps. */
 template <class T, class shape>
 static __device__ __forceinline__ void
@@ -80,8 +89,9 @@ sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &
     struct sm90_pending_copy pending = {0, false};
     uint32_t step = 0, job = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < end; w = sm90_filled_work(p, min(++i, end - 1))) {
+    for (int32_t i = 0; i < end; i++) {
         const struct sm90_filled_item item = sm90_filled_item_of(p, w);
+        w = sm90_filled_work(p, min(i + 1, end - 1));
         if (item.count == 0)
             continue;
         const struct sm90_rows rows =
@@ -110,6 +120,8 @@ sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &
             cp_async_commit();
             sm90_signal_copy<1>(pending);
             pending = {full, true};
+            if (IS_K && half == 0 && at == shape::STAGES * shape::KEYS) /* the ring is full */
+                sm90_columns_prefetch<shape::KEYS>(p, w);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 key[j] = next[j];
