@@ -172,7 +172,7 @@ static void say_seconds(struct text *t, const tess_plan *plan, double bytes, dou
 }
 
 static void say_reserved(struct text *t, const tess_plan *plan) {
-    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
+    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges", "mask"};
     const struct reserved *r = plan->reserved;
     const struct fill_shape *s = &r->shape;
     say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],

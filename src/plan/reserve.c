@@ -137,7 +137,10 @@ static struct filled_image filled_image(const tess_plan *plan, const struct fill
                                  .block_q = r->shape.block_q,
                                  .row_tiles = r->shape.row_tiles,
                                  .block_kv = r->shape.block_kv,
-                                 .heads = r->shape.heads};
+                                 .heads = r->shape.heads,
+                                 .mask = r->shape.form == TESS_MASK,
+                                 .listed = image ? image->arrays.listed : NULL,
+                                 .tile_words = fill_word(&r->shape, 1, 0)};
 }
 
 static tess_status sizes_reserve(tess_plan *plan, tess_error *error) {

@@ -12,7 +12,7 @@ static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
 static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 /* Sizes of block lists, whose tiles have as many queries as Hopper's forward takes. */
-enum { BLOCK_QUERIES = 8 };
+enum { BLOCK_QUERIES = 8, FORMS = TESS_MASK + 1 };
 static const int64_t block_queries[] = {8, 33, 70, 130};
 static const int64_t high[] = {8, 16, 64, 128}, wide[] = {16, 32, 64, 128};
 static const int64_t keys[] = {1, 40, 130, 300, 700, 1500, 3000};
@@ -36,13 +36,14 @@ static void shrink(struct lab_case *c, double budget) {
 
 /* Sizes of the lists: entries fewer than there are block columns, as many, and of rows and bits one more. */
 static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer, int blocks) {
-    c->form = (tess_form)(number % 4);
+    c->form = (tess_form)(number % FORMS);
     c->block_q = blocks ? draw_pick(r, high, COUNT(high)) : draw_pick(r, blocks_q, COUNT(blocks_q));
     c->block_kv = c->form == TESS_RANGES ? 1
                   : blocks               ? draw_pick(r, wide, COUNT(wide))
                                          : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
-    const int64_t most = c->form == TESS_RANGES ? 4 : cols + (c->form != TESS_INDICES);
+    const int more = c->form == TESS_BLOCK_ROWS || c->form == TESS_BLOCK_BITS;
+    const int64_t most = c->form == TESS_RANGES ? 4 : cols + more;
     c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
               : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
                                                    : 1 + draw_below(r, cols);
@@ -105,9 +106,9 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     struct draw r = {seed, (UINT64_C(1) << 40) + (uint64_t)number, 0};
     struct draw of_blocks = {seed, (UINT64_C(1) << 41) + (uint64_t)number, 0};
-    const int blocks = number % 4 != TESS_RANGES && draw_chance(&of_blocks, 0.15);
+    const int blocks = number % FORMS != TESS_RANGES && draw_chance(&of_blocks, 0.15);
     struct lab_case c = lab_case_default();
-    const int64_t turn = number / 4, ratio = draw_below(&r, COUNT(heads));
+    const int64_t turn = number / FORMS, ratio = draw_below(&r, COUNT(heads));
     c.type = turn % 8 == 7 ? TESS_F32 : turn % 2 ? TESS_F16 : TESS_BF16;
     c.h = heads[ratio][0], c.hkv = heads[ratio][1];
     c.b = draw_chance(&r, 0.6) ? 1 : 2 + draw_below(&r, 2);
