@@ -826,7 +826,8 @@ typedef enum tess_form {
     TESS_INDICES = 0,    /* padded block columns of each block row */
     TESS_BLOCK_ROWS = 1, /* row_ptr and block columns */
     TESS_BLOCK_BITS = 2, /* one bit for each block */
-    TESS_RANGES = 3      /* up to four ranges of keys for each block row */
+    TESS_RANGES = 3,     /* up to four ranges of keys for each block row */
+    TESS_MASK = 4        /* one byte for each query and key */
 } tess_form;
 
 /* Promises of the caller about indices; a sum of these. Of promises that do not hold, which keys are listed
@@ -854,10 +855,13 @@ typedef enum tess_promise {
  *   bits       BLOCK_BITS: uint64 [lists][rows][ceil(columns / 64)]; block column c is bit c % 64 of
  *              word c / 64. Bits past the last column are ignored; those past
  *              today's length list nothing, and count toward the capacity
+ *   mask       MASK: bytes [lists][n_q][n_kv], any alignment, nonzero = listed. Blocks whose elements are all
+ *              listed become full tiles, others bitmask tiles, element for element. Fills are fastest
+ *              where rows begin at multiples of 4 bytes
  *   lengths    int32 [batch of the problem], keys there are today, 0 ... n_kv; NULL: n_kv
- *   capacity   INDICES, RANGES: entries of a row, up to columns, and 4 ranges. BLOCK_ROWS, BLOCK_BITS: entries
- *              over all lists, of BLOCK_BITS up to all blocks; BLOCK_ROWS may be padded beyond. 0: columns,
- *              4 ranges, all blocks
+ *   capacity   INDICES, RANGES, MASK: entries of a row, up to columns, and 4 ranges; of MASK, blocks with a
+ *              listed element. BLOCK_ROWS, BLOCK_BITS: entries over all lists, of BLOCK_BITS up to all
+ *              blocks; BLOCK_ROWS may be padded beyond. 0: columns, 4 ranges, all blocks
  *   cut_lo, cut_hi
  *              an element of a listed block counts only where cut_lo <= j - p_i <= cut_hi: INT64_MIN
  *              and 0 are causal, with exact diagonal tiles. Both 0: no cut
@@ -880,6 +884,7 @@ typedef struct tess_device_pattern {
     const int64_t *row_ptr;
     const uint64_t *bits;
     const int32_t *lengths;
+    const uint8_t *mask;
 } tess_device_pattern;
 TESS_DEFINE_INIT(tess_device_pattern)
 

@@ -246,6 +246,22 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
     return pairs;
 }
 
+/* ---- masks ---- */
+
+/* Bits first ... last; those outside of 0 ... 63 are left out. */
+FILL_RULE uint64_t fill_ones(int64_t first, int64_t last) {
+    if (first > last || first > 63 || last < 0)
+        return 0;
+    return UINT64_MAX << fill_most(first, 0) & UINT64_MAX >> (63 - fill_least(last, 63));
+}
+
+/* Rows 64 w ... 64 w + 63 of a tile that may list key j: those within the cut, where there is one. */
+FILL_RULE uint64_t fill_mask_rows(const struct fill_cut *cut, int has_cut, int64_t j, int32_t w) {
+    const int64_t first = has_cut ? j - cut->high : 0, all = cut->rows - 1;
+    const int64_t last = has_cut ? fill_least(j - cut->low, all) : all;
+    return fill_ones(first - 64 * w, last - 64 * w);
+}
+
 /* ---- splits ---- */
 
 /* Costs are counted in keys: an item takes `item` keys more than it lists, below 2^31 as a tile's keys are. whole: a

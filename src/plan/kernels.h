@@ -137,6 +137,10 @@ struct filled_image {
     int64_t block_q, row_tiles; /* queries of a block row, and query tiles that it has */
     int64_t block_kv;           /* keys of a block */
     int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
+    /* A mask's: masked runs are bits, of lists.words_of_rows; which of their keys some row lists (fill.h). */
+    int mask;
+    const uint64_t *listed;
+    int64_t tile_words; /* words of a tile */
 };
 
 /*

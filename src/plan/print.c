@@ -187,7 +187,7 @@ static void say_part(struct text *t, const tess_plan *plan, const struct reserve
 }
 
 static void say_reserved(struct text *t, const tess_plan *plan) {
-    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
+    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges", "mask"};
     const struct fill_shape *s = plan->filled;
     say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
         (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,

@@ -134,7 +134,10 @@ static struct filled_image filled_image(const struct reserved *r, const struct f
                                  .block_q = r->shape.block_q,
                                  .row_tiles = r->shape.row_tiles,
                                  .block_kv = r->shape.block_kv,
-                                 .heads = r->shape.heads};
+                                 .heads = r->shape.heads,
+                                 .mask = r->shape.form == TESS_MASK,
+                                 .listed = image ? image->arrays.listed : NULL,
+                                 .tile_words = fill_word(&r->shape, 1, 0)};
 }
 
 /* Adds a pass's lists to the image, and sizes what its kernel needs while it runs. */

@@ -196,13 +196,45 @@ static void tiles_are_walked(const tess_plan *plan, const void *image) {
     const struct fill_arrays *a = &job.arrays;
     const int64_t tiles = job.shape->batches * job.shape->heads * job.shape->tiles;
     for (int64_t T = 0; T < tiles; T++) {
-        const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+        const int64_t masked =
+            LIST_MASKED_KINDS * T + (job.shape->form == TESS_MASK ? LIST_BITS : LIST_BAND);
         int64_t total = 0;
         keys_are_found(&a->full[a->full_ptr[T]].key, 2, a->full_end[T] - a->full_ptr[T], a->keys[T],
                        &total);
-        keys_are_found(&a->masked[a->masked_ptr[band]].key, 4,
-                       a->masked_end[band] - a->masked_ptr[band], a->keys[T], &total);
+        keys_are_found(&a->masked[a->masked_ptr[masked]].key, 4,
+                       a->masked_end[masked] - a->masked_ptr[masked], a->keys[T], &total);
         assert_int_equal(total, a->keys[T]);
+    }
+}
+
+/* Element (r, key) of tile T: of a full run, or of a run of bits whose row has the bit. */
+static int element(const struct fill_job *job, int64_t T, int64_t r, int64_t key) {
+    const struct fill_arrays *a = &job->arrays;
+    const int64_t bits = LIST_MASKED_KINDS * T + LIST_BITS;
+    int found = 0;
+    for (int64_t i = a->full_ptr[T]; i < a->full_end[T]; i++)
+        found += key >= a->full[i].key && key < a->full[i].key + a->full[i].count;
+    for (int64_t i = a->masked_ptr[bits]; i < a->masked_end[bits]; i++) {
+        const struct list_masked *run = &a->masked[i];
+        const int64_t c = key - run->key, word = run->u.word + c * fill_words(job->shape) + r / 64;
+        found += c >= 0 && c < run->count && (a->words[word] >> r % 64 & 1);
+    }
+    return found;
+}
+
+/* A mask's lists pair by pair, against what tess_pattern_from_mask is handed: the elements listed today. */
+static void masks_are_exact(const struct device_lists *l, const tess_plan *plan,
+                            const void *image) {
+    const struct fill_job job = reserve_job(plan, NULL, image);
+    const struct fill_shape *s = job.shape;
+    for (int64_t T = 0; T < s->batches * s->heads * s->tiles && s->form == TESS_MASK; T++) {
+        const int64_t list = T / s->tiles, first = fill_tile_row(s, T % s->tiles);
+        for (int64_t i = first; i < fill_tile_row(s, T % s->tiles + 1); i++)
+            for (int64_t key = 0; key < s->n_kv; key++)
+                if (element(&job, T, i - first, key) !=
+                    l->mask[(list * s->n_q + i) * s->n_kv + key])
+                    fail_msg("list %d: query %d lists key %d %d times", (int)list, (int)i, (int)key,
+                             element(&job, T, i - first, key));
     }
 }
 
@@ -243,6 +275,7 @@ static void generated_case(uint64_t seed) {
     tess_plan *plan = device_plan(&l, &problem, &image);
     device_fill(&l, plan, &image);
     tiles_are_walked(plan, device_image(&image));
+    masks_are_exact(&l, plan, device_image(&image));
     tess_arguments a = arguments_of(&t, plan, device_image(&image));
     a.alibi = scoring.alibi, a.sink = scoring.sink;
     a.seed = problem.dropout > 0 ? &word : NULL;

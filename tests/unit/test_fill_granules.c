@@ -25,8 +25,8 @@ enum { GROUP = 64, WORK = 400000, PAGES = 1000 };
 static int64_t cases = 300, first_seed = 1;
 
 /* Counts of what the draws had. */
-static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules, columns,
-    bands_of_columns;
+static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules, masked_granules,
+    columns, bands_of_columns;
 
 /* ---- windows ---- */
 
@@ -68,7 +68,7 @@ static void bits_of_threads(void **state) {
 /* ---- images ---- */
 
 static struct device_sizes sizes_draw(uint64_t seed) {
-    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2)};
+    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, TESS_MASK)};
     s.batch = PICK(1, 1, 2);
     s.heads_kv = PICK(2, 1, 2);
     s.heads_q = s.heads_kv * PICK(3, 1, 2, 6);
@@ -85,7 +85,9 @@ static struct device_sizes sizes_draw(uint64_t seed) {
         s.n_kv = (s.n_kv + 1) / 2;
     const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
     const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
-    s.capacity = s.form == TESS_INDICES ? cols : s.list_batch * s.list_heads * rows * cols;
+    s.capacity = s.form == TESS_INDICES || s.form == TESS_MASK
+                     ? cols
+                     : s.list_batch * s.list_heads * rows * cols;
     s.hostile = (int)PICK(10, 0, 0, 1);
     if (PICK(13, 0, 1, 1)) {
         s.cut_lo = PICK(14, INT64_MIN, -9, -70, -600);
@@ -123,9 +125,16 @@ static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t f
         g = fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, within,
                             w->bits);
     } else {
-        const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
-        g = fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width,
-                            within, w->bits);
+        const struct list_masked *run = &a->masked[a->full_ptr[T] + (n >> w->each)];
+        const int bits = w->job->shape->form == TESS_MASK;
+        g = fill_granule_of(run->key, run->count, bits ? -FILL_NO_LIMIT : run->u.band.lo,
+                            bits ? FILL_NO_LIMIT : run->u.band.hi, w->width, within, w->bits);
+    }
+    if (w->job->shape->form == TESS_MASK && at >= full) {
+        const int some = g.window && fill_granule_listed(a->listed, a->full_ptr[T] + (n >> w->each),
+                                                         within, w->each, w->bits);
+        g.window = some ? FILL_WINDOW_BITS : 0;
+        masked_granules += some;
     }
     if (g.window && !has_page(w, T / w->job->shape->tiles, g.key))
         g.window = 0, absent_granules++;
@@ -161,10 +170,23 @@ static void pages_draw(struct walk *w, int64_t page, uint64_t seed) {
 
 static struct fill_granules granules_of(const struct walk *w, int64_t T) {
     const struct fill_arrays *a = &w->job->arrays;
-    const int64_t n = a->full_end[T] - a->full_ptr[T], band = LIST_MASKED_KINDS * T;
+    const int64_t n = a->full_end[T] - a->full_ptr[T],
+                  masked = LIST_MASKED_KINDS * T +
+                           (w->job->shape->form == TESS_MASK ? LIST_BITS : LIST_BAND);
     const struct list_run *runs = a->full + a->full_ptr[T];
-    return fill_granules_of(n, a->masked_end[band] - a->masked_ptr[band], n ? runs->count : 0,
+    return fill_granules_of(n, a->masked_end[masked] - a->masked_ptr[masked], n ? runs->count : 0,
                             n ? runs[n - 1].count : 0, w->width, w->each);
+}
+
+/* Columns of a granule of bits that row r lists, as fill_window_row has them. */
+static uint32_t masked_row(const struct walk *w, int64_t T, int32_t key, int32_t r, int32_t t2) {
+    const struct fill_shape *s = w->job->shape;
+    uint32_t bits = 0;
+    for (int32_t i = 0; i < 1 << (w->bits - 2); i++) {
+        const int64_t word = fill_word(s, T, key + 8 * (i / 2) + t2 + i % 2) + r / 64;
+        bits |= (uint32_t)(w->job->arrays.words[word] >> r % 64 & 1) << i;
+    }
+    return bits;
 }
 
 /* One step: places of up to 64 / size granules from `at` on, up to `past`. A consumer's thread has two rows
@@ -185,7 +207,10 @@ static void step_count(const struct walk *w, int64_t T, int32_t full, int32_t at
         for (int32_t t2 = 0; t2 < 8; t2 += 2) {
             uint32_t bits = 0;
             for (int32_t i = 0; i < GROUP >> w->bits; i++)
-                bits |= fill_window_row(step[i].window, r, t2) << (i << (w->bits - 2));
+                bits |=
+                    (step[i].window == FILL_WINDOW_BITS ? masked_row(w, T, step[i].key, r, t2)
+                                                        : fill_window_row(step[i].window, r, t2))
+                    << (i << (w->bits - 2));
             for (int32_t bit = 0; bit < 16; bit++) {
                 const int32_t place = bit / 2 * 8 + t2 + bit % 2;
                 const int64_t key = step[place >> w->bits].key + place % size;
@@ -319,8 +344,8 @@ static void images_list_the_same(void **state) {
     for (int64_t i = 0; i < cases; i++)
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
-        assert_true(parts && cuts && shorts && whole_steps && empty_granules && absent_granules &&
-                    columns && bands_of_columns);
+        assert_true(parts && cuts && masked_granules && shorts && whole_steps && empty_granules &&
+                    absent_granules && columns && bands_of_columns);
 }
 
 int main(int argc, char **argv) {

@@ -19,6 +19,7 @@
 #include "support/emulated.h"
 
 #include "fill/lists.cuh"
+#include "fill/mask.cuh"
 #include "fill/ranges.cuh"
 
 #include "lab/fill/rng.h"
@@ -44,13 +45,22 @@ RUN(fill_rows_indices_cut)
 RUN(fill_rows_bits)
 RUN(fill_rows_bits_cut)
 RUN(fill_range_tiles)
+RUN(fill_mask_words)
+RUN(fill_mask_lists)
 RUN(fill_items)
 
 static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
-    static void (*const kernels[FILL_KERNELS])(const void *) = {
-        run_fill_claims,        run_fill_places,           run_fill_rows_tokens,
-        run_fill_rows_indices,  run_fill_rows_indices_cut, run_fill_rows_bits,
-        run_fill_rows_bits_cut, run_fill_range_tiles,      run_fill_items};
+    static void (*const kernels[FILL_KERNELS])(const void *) = {run_fill_claims,
+                                                                run_fill_places,
+                                                                run_fill_rows_tokens,
+                                                                run_fill_rows_indices,
+                                                                run_fill_rows_indices_cut,
+                                                                run_fill_rows_bits,
+                                                                run_fill_rows_bits_cut,
+                                                                run_fill_range_tiles,
+                                                                run_fill_mask_words,
+                                                                run_fill_mask_lists,
+                                                                run_fill_items};
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {

@@ -13,7 +13,7 @@ static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
 static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 /* Sizes of block lists, whose tiles have as many queries as Hopper's forward takes. */
-enum { BLOCK_QUERIES = 8 };
+enum { BLOCK_QUERIES = 8, FORMS = TESS_MASK + 1 };
 static const int64_t block_queries[] = {8, 33, 70, 130};
 static const int64_t high[] = {8, 16, 64, 128}, wide[] = {16, 32, 64, 128};
 /* Sizes of columns. */
@@ -43,7 +43,7 @@ static void shrink(struct lab_case *c, double budget) {
 /* Sizes of the lists: entries fewer than there are block columns, as many, and of rows and bits one more. */
 static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer,
                        enum kind kind) {
-    c->form = (tess_form)(number % 4);
+    c->form = (tess_form)(number % FORMS);
     c->block_q = kind == BLOCKS    ? draw_pick(r, high, COUNT(high))
                  : kind == COLUMNS ? draw_pick(r, higher, COUNT(higher))
                                    : draw_pick(r, blocks_q, COUNT(blocks_q));
@@ -52,7 +52,8 @@ static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int l
                   : kind == COLUMNS      ? draw_pick(r, narrow, COUNT(narrow))
                                          : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
-    const int64_t most = c->form == TESS_RANGES ? 4 : cols + (c->form != TESS_INDICES);
+    const int more = c->form == TESS_BLOCK_ROWS || c->form == TESS_BLOCK_BITS;
+    const int64_t most = c->form == TESS_RANGES ? 4 : cols + more;
     c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
               : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
                                                    : 1 + draw_below(r, cols);
@@ -123,12 +124,12 @@ static void keep_plain(struct lab_case *c) {
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     struct draw r = {seed, (UINT64_C(1) << 40) + (uint64_t)number, 0};
     struct draw of_blocks = {seed, (UINT64_C(1) << 41) + (uint64_t)number, 0};
-    const enum kind kind = number % 4 == TESS_RANGES       ? ANY
+    const enum kind kind = number % FORMS == TESS_RANGES   ? ANY
                            : draw_chance(&of_blocks, 0.15) ? BLOCKS
                            : draw_chance(&of_blocks, 0.09) ? COLUMNS
                                                            : ANY;
     struct lab_case c = lab_case_default();
-    const int64_t turn = number / 4;
+    const int64_t turn = number / FORMS;
     const int64_t ratio = draw_below(&r, COUNT(heads)) % (kind == COLUMNS ? 4 : COUNT(heads));
     c.type = turn % 8 == 7 ? TESS_F32 : turn % 2 ? TESS_F16 : TESS_BF16;
     c.h = heads[ratio][0], c.hkv = heads[ratio][1];

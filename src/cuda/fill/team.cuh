@@ -196,4 +196,9 @@ static __device__ __forceinline__ void band_store(struct list_masked *to, int32_
     *(int4 *)(void *)to = make_int4(key, count, lo, hi);
 }
 
+static __device__ __forceinline__ void bits_store(struct list_masked *to, int32_t key,
+                                                  int32_t count, int64_t word) {
+    band_store(to, key, count, (int32_t)(uint32_t)word, (int32_t)(word >> 32));
+}
+
 #endif

@@ -158,6 +158,8 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .masked_end = lists->masked_end,
         .full = lists->full,
         .masked = lists->masked,
+        .words = lists->words_of_rows,
+        .masked_kind = args->work.filled->mask ? LIST_BITS : LIST_BAND,
         .tiles = lists->tiles,
         .table = given->page_table,
         .columns = given->table_stride,
@@ -178,6 +180,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .multiprocessors = args->target->multiprocessors,
         .packs = (int32_t)(args->work.filled->units / lists->tiles),
     };
+    to.run.image.words = lists->words_of_rows;
     to.k.rest = layout_of(&given->k_rope, paged, c->k_rope_type, p->rope_dims);
     to.run.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
     return to;

@@ -106,25 +106,27 @@ static const char *blocks_refused(const struct fill_shape *shape) {
                : NULL;
 }
 
-/* Tiles of fewer rows would be mostly padding, and parts of wider blocks are copied as one by TMA. */
+/* Tiles of fewer rows would be mostly padding, and parts of wider blocks are copied as one by TMA. A mask's rows
+ * that list a key are not consecutive. */
 static int columns_refuse(const struct fill_shape *shape, int64_t rows) {
-    return shape->form == TESS_RANGES || min_i64(shape->block_q, shape->n_q) < rows ||
-           shape->block_q % rows || shape->block_kv >= FILL_GRANULE_LEAST;
+    return shape->form == TESS_RANGES || shape->form == TESS_MASK ||
+           min_i64(shape->block_q, shape->n_q) < rows || shape->block_q % rows ||
+           shape->block_kv >= FILL_GRANULE_LEAST;
 }
 static const char *columns_refused(const struct fill_shape *shape) {
-    return columns_refuse(shape, 64)
-               ? "it walks filled lists of blocks of 64 queries, or a multiple, and 1 to 8 keys"
-               : NULL;
+    return columns_refuse(shape, 64) ? "it walks filled lists of blocks of 64 queries, or a "
+                                       "multiple, and 1 to 8 keys, of no mask"
+                                     : NULL;
 }
 static const char *columns128_refused(const struct fill_shape *shape) {
-    return columns_refuse(shape, 128)
-               ? "it walks filled lists of blocks of 128 queries, or a multiple, and 1 to 8 keys"
-               : NULL;
+    return columns_refuse(shape, 128) ? "it walks filled lists of blocks of 128 queries, or a "
+                                        "multiple, and 1 to 8 keys, of no mask"
+                                      : NULL;
 }
 static const char *columns192_refused(const struct fill_shape *shape) {
-    return columns_refuse(shape, 192)
-               ? "it walks filled lists of blocks of 192 queries, or a multiple, and 1 to 8 keys"
-               : NULL;
+    return columns_refuse(shape, 192) ? "it walks filled lists of blocks of 192 queries, or a "
+                                        "multiple, and 1 to 8 keys, of no mask"
+                                      : NULL;
 }
 
 /* ---- CTAs and steps ---- */

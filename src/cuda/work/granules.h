@@ -130,6 +130,23 @@ FILL_RULE int fill_window_short(uint32_t window, int32_t bits) {
 FILL_RULE int fill_window_has(uint32_t window, int32_t c) {
     return c >= fill_window_begin(window) && c < fill_window_end(window);
 }
+/* All columns of a granule, and those within its window. */
+FILL_RULE uint64_t fill_granule_all(int32_t bits) {
+    return UINT64_MAX >> (64 - (1 << bits));
+}
+FILL_RULE uint64_t fill_window_columns(uint32_t window) {
+    return fill_ones(fill_window_begin(window), fill_window_end(window) - 1);
+}
+
+/* Window of a granule of a run of bits, whose keys have words of the rows that list them. */
+#define FILL_WINDOW_BITS UINT32_C(0xff00)
+
+/* Columns of the at-th granule of run i of bits that some row lists. each: log2 of a block's granules. */
+FILL_RULE uint64_t fill_granule_listed(const uint64_t *listed, int64_t i, int32_t at, int32_t each,
+                                       int32_t bits) {
+    const int32_t first = at << bits, words = bits + each > 6 ? 2 : 1;
+    return listed[i * words + (first >> 6)] >> (first & 63) & fill_granule_all(bits);
+}
 
 /* Columns before x among a thread's 8 i + t2, + 1 of a product's accumulators, t2 being 0, 2, 4 or 6: bits
  * 2 i, 2 i + 1. */

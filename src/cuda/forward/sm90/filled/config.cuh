@@ -34,6 +34,17 @@ struct sm90_filled_shape : sm90_shape<DIMS_QK, DIMS_V, N_CONSUMERS> {
     static_assert(base::ROWS <= FILL_GRANULE_ROWS, "rows that windows tell apart");
 };
 
+/* Whether the producer walks runs of bits. Three CTAs leave it no registers for them, unless their consumers, which
+ * modify nothing, hand it some. */
+template <class shape, bool MODIFIED>
+static __host__ __device__ constexpr bool sm90_filled_masks(void) {
+    return !MODIFIED || shape::RESIDENT < 3;
+}
+template <class shape, bool MODIFIED>
+static __host__ __device__ constexpr int sm90_filled_handed(void) {
+    return !MODIFIED && shape::RESIDENT == 3 ? 8 : 0; /* registers */
+}
+
 /* Granule i of a step. */
 template <class shape>
 static __device__ __forceinline__ struct fill_granule &sm90_filled_granule(char *memory,
