@@ -199,6 +199,8 @@ unit(units combine work/combine.cuh
     "cudaError_t cuda_attention_combine(const struct attention_params *p, tess_type o,\n                                   cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
 unit(units combine work/combine.cuh
     "cudaError_t cuda_decode_combine(const struct decode_params *p, tess_type o, cudaStream_t stream) {\n    return combine_launch_type(p, o, stream);\n}")
+unit(units select select/launch.cuh
+    "cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream) {\n    return select_launch(p, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
 

@@ -40,6 +40,9 @@ CPU_LEVELS(CPU_DECLARE)
 /* Merging, at every level (forward/merge.c). */
 tess_status cpu_merge(const struct merge_args *args, tess_error *error);
 
+/* Choosing columns, at every level (select/select.c). */
+tess_status cpu_select(const struct select_args *args, tess_error *error);
+
 /* Fills of reserved plans (fill.c). */
 int64_t cpu_workers(const tess_target *target);
 tess_status cpu_fill(const struct fill_job *job, tess_error *error);

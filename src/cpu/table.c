@@ -390,7 +390,7 @@ static const struct backend backend = {
                .release = free,
                .synchronize = synchronize},
     .fill = {.run = cpu_fill},
-    .call = {.merge = cpu_merge},
+    .call = {.merge = cpu_merge, .select = cpu_select},
 };
 
 const struct backend *cpu_kernels(void) {

@@ -17,6 +17,7 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 #include "lists/lists.h"
+#include "lists/select_rules.h"
 #include "pattern/pattern.h"
 #include "plan/schedule.h"
 #include "plan/strips.h"
@@ -328,6 +329,18 @@ struct merge_args {
     tess_stream stream;
 };
 
+/* Arguments of tess_select, checked, with every default resolved. */
+struct select_args {
+    struct select_shape shape; /* lists/select_rules.h */
+    const void *scores;
+    tess_type type;
+    int64_t stride[3];      /* batches, heads and rows, in elements */
+    const int32_t *row_k;   /* [rows of all lists]; NULL: the shape's k */
+    const int32_t *lengths; /* [batch]; NULL: all columns */
+    tess_selected to;
+    tess_stream stream;
+};
+
 #define IMAGE_HEADER_MOST 512 /* bytes */
 
 /* Devices, their memory and streams. allocate answers 64-byte aligned memory that kernels can use, or NULL: for
@@ -364,6 +377,7 @@ struct fill_services {
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    tess_status (*select)(const struct select_args *args, tess_error *error);
 };
 
 struct backend {
