@@ -5,8 +5,9 @@ Memory stays the caller's. A view is checked for type and device each time that 
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
-from typing import Any
+from typing import Any, Callable
 
 import numpy
 
@@ -66,6 +67,15 @@ def type_of(x: Any, name: str) -> int:
     raise UnsupportedError(f"{name} is {found}: {words}; convert it first")
 
 
+def hold_types(q: Any, k: Any, v: Any) -> None:
+    """Holds k and v to the type of q. A Plan may have caches of others, which a call by tensors would hide."""
+    type_of(q, "q")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise ArgumentError(f"{name} is {dtype_name(x)}, expected {dtype_name(q)}, as q is; a Plan takes caches of "
+                                "other types")
+
+
 def device_of(x: Any, name: str) -> int:
     """HOST, or the number of a CUDA device; what is neither is refused."""
     if isinstance(x, numpy.ndarray) or x.device.type == "cpu":
@@ -88,8 +98,18 @@ def strides_of(x: Any, name: str) -> tuple[int, ...]:
     return tuple(stride // x.itemsize for stride in x.strides)
 
 
+def field_of(x: numpy.ndarray, at: int = object.__basicsize__, read: Any = ctypes.c_void_p.from_address) -> int:
+    """Address of an array's data: the first field after the object's head (PyArrayObject of numpy's C interface)."""
+    return read(id(x) + at).value
+
+
+# A tenth of what x.ctypes.data takes; where an interpreter or numpy lays arrays out in another way, that.
+probe = numpy.zeros(3)[1:]
+data_of = field_of if field_of(probe) == probe.ctypes.data else lambda x: x.ctypes.data
+
+
 def pointer_of(x: Any) -> int:
-    return x.ctypes.data if isinstance(x, numpy.ndarray) else x.data_ptr()
+    return data_of(x) if isinstance(x, numpy.ndarray) else x.data_ptr()
 
 
 def vector(x: Any, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...], device: int, write: bool = False) -> int:
@@ -169,7 +189,7 @@ class NumpyView(View):
             self.strides = x.strides
         if self.write and not x.flags.writeable:
             raise ArgumentError(f"{self.name} is read-only, and is written")
-        self.struct.data = x.ctypes.data
+        self.struct.data = data_of(x)
         return self.address
 
 
@@ -196,6 +216,14 @@ class TorchView(View):
 def empty(shape: tuple[int, ...], dtype: Any, device: Any, torch: bool) -> Any:
     """An array without values, of torch or numpy."""
     return torch_module().empty(shape, dtype=dtype, device=device) if torch else numpy.empty(shape, dtype)
+
+
+def maker(shape: tuple[int, ...], dtype: Any, device: Any, torch: bool) -> Callable[[], Any]:
+    """A function that makes such arrays, again and again."""
+    if not torch:
+        return functools.partial(numpy.empty, shape, dtype)
+    where = {} if device.type == "cpu" else {"device": device}
+    return functools.partial(torch_module().empty, shape, dtype=dtype, **where)
 
 
 def memory(size: int, device: int, torch: bool, alignment: int) -> tuple[Any, int]:

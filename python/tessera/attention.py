@@ -1,23 +1,25 @@
 """Attention in one call, over plans that are kept."""
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy
 
 from ._library import ArgumentError
-from .arrays import array, is_torch
+from .arrays import array, data_of, hold_types, is_torch
 from .cache import plan_cache
 from .pattern import Pattern, hold
 from .plan import BackwardPlan, Plan
 
 
+attend: Any = None  # of tessera.torch, once a tensor of torch comes
+
+
 def numpy_key(pattern: Pattern, q: Any, k: Any, v: Any, *rest: Any) -> tuple:
     """Key of a plan for numpy arrays: all that it depends on."""
-    aligned = (q.ctypes.data | k.ctypes.data | v.ctypes.data) & 15
-    return (pattern.number, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides, q.dtype, k.dtype, v.dtype,
-            aligned, *rest)
+    aligned = (data_of(q) | data_of(k) | data_of(v)) & 15
+    return (pattern.number, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides, q.dtype, aligned,
+            *rest)
 
 
 def modifiers(scale: float | None, softcap: float, alibi: Any, sink: Any, dropout: float) -> dict[str, Any]:
@@ -43,23 +45,26 @@ def attention(q: Any, k: Any, v: Any, pattern: Pattern, *, scale: float | None =
     k, v = array(k, "k"), array(v, "v")
     if is_torch(k) or is_torch(v):
         raise ArgumentError("q is a numpy.ndarray, and k or v a torch.Tensor: give arrays of one kind")
+    hold_types(q, k, v)
     if dropout and seed is None:
         raise ArgumentError("seed is None, and dropout is not 0: give a word, numpy.array([number], numpy.uint64)")
     options = modifiers(scale, softcap, alibi, sink, dropout)
-    plan = plan_cache.get(numpy_key(hold(pattern, "pattern"), q, k, v, *options.values()),
-                          lambda: Plan(pattern, q, k, v, **options))
+    key = numpy_key(hold(pattern, "pattern"), q, k, v, *options.values())
+    plan = plan_cache.find(key) or plan_cache.keep(key, Plan(pattern, q, k, v, **options))
     return plan(q, k, v, return_lse=return_lse, alibi=alibi, sink=sink, seed=seed if dropout else None)
 
 
 def on_torch(q: Any, k: Any, v: Any, pattern: Pattern, *options: Any) -> Any:
-    """attention on torch tensors, or on what becomes an array first."""
-    if "torch" not in sys.modules or not is_torch(q):
-        q = array(q, "q")
+    """attention on torch tensors, or on arrays that DLPack makes of q, k and v."""
+    global attend
+    if not is_torch(q):
+        q, k, v = array(q, "q"), array(k, "k"), array(v, "v")
     if isinstance(q, numpy.ndarray):
         names = ("scale", "return_lse", "softcap", "alibi", "sink", "dropout", "seed")
         return attention(q, k, v, pattern, **dict(zip(names, options)))
-    from .torch import attend
-    return attend(q, array(k, "k"), array(v, "v"), pattern, *options)
+    if attend is None:
+        from .torch import attend as attend
+    return attend(q, k, v, pattern, *options)
 
 
 def attention_backward(q: Any, k: Any, v: Any, pattern: Pattern, o: Any, lse: Any, d_o: Any, *, d_lse: Any = None,
@@ -73,11 +78,11 @@ def attention_backward(q: Any, k: Any, v: Any, pattern: Pattern, o: Any, lse: An
     q, k, v = (array(x, name) for name, x in (("q", q), ("k", k), ("v", v)))
     options = modifiers(scale, softcap, alibi, sink, dropout)
     gradients = tuple(gradients)
-
-    def make() -> BackwardPlan:
-        return BackwardPlan(pattern, q, k, v, gradients=gradients, **options)
-
-    plan = make() if is_torch(q) else plan_cache.get(
-        numpy_key(hold(pattern, "pattern"), q, k, v, "backward", gradients, *options.values()), make)
+    if is_torch(q):
+        plan = BackwardPlan(pattern, q, k, v, gradients=gradients, **options)
+    else:
+        key = numpy_key(hold(pattern, "pattern"), q, k, v, "backward", gradients, *options.values())
+        plan = plan_cache.find(key) or plan_cache.keep(
+            key, BackwardPlan(pattern, q, k, v, gradients=gradients, **options))
     found = plan(q, k, v, o, lse, d_o, d_lse=d_lse, alibi=alibi, sink=sink, seed=seed if dropout else None)
     return tuple(found[name] for name in gradients)

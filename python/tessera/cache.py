@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import collections
 import threading
-from typing import Any, Callable
+from typing import Any
 
 LIMIT = 64
 
@@ -18,15 +18,18 @@ class Cache:
         self.lock = threading.Lock()
         self.pinned: dict[int, Any] = {}  # plans that captured graphs may replay
 
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+    def find(self, key: Any) -> Any:
+        """The plan of a key, or None."""
         plan = self.plans.get(key)
         if plan is not None:
             try:
                 self.plans.move_to_end(key)
             except KeyError:
                 pass  # another thread has put it out
-            return plan
-        plan = make()
+        return plan
+
+    def keep(self, key: Any, plan: Any) -> Any:
+        """Keeps a plan that was just made, and answers it."""
         with self.lock:
             self.misses += 1
             self.plans[key] = plan

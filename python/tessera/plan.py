@@ -9,7 +9,7 @@ import numpy
 
 from . import _structs as c
 from ._library import ArgumentError, CudaError, UnsupportedError, error_of, library
-from .arrays import (HOST, TYPES, NumpyView, TorchView, array, device_name, device_of, empty, is_torch, memory,
+from .arrays import (HOST, TYPES, NumpyView, TorchView, array, device_name, device_of, empty, is_torch, maker, memory,
                      strides_of, torch_module, type_of, vector)
 from .device_pattern import DevicePattern
 from .pattern import Pattern, hold
@@ -22,6 +22,7 @@ GRADIENTS = {"q": c.TESS_GRADIENT_Q, "k": c.TESS_GRADIENT_K, "v": c.TESS_GRADIEN
 FLOATS = (c.TESS_F32, c.TESS_F16, c.TESS_BF16)
 VIEWS = ("q", "k", "v", "o", "lse", "o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v", "k_scale", "v_scale",
          "q_rope", "k_rope")  # fields of tess_arguments that are tensors
+EXTRA_VIEWS = frozenset(VIEWS)
 WRITTEN = {False: ("o", "lse", "o_rest"), True: ("d_q", "d_k", "d_v")}
 # Fields of tess_problem that a caller may set by name; the others follow from the tensors.
 FIELDS = frozenset(name for name, _ in c.Problem._fields_) - {"struct_size", "type", "operation", "gradients"}
@@ -76,8 +77,8 @@ class Frame:
         kind = TorchView if plan.torch else NumpyView
         self.views = {name: kind(name, plan.types_of(name), plan.device, name in WRITTEN[plan.backward])
                       for name in VIEWS}
-        for name in ("q", "k", "v", "o"):
-            setattr(self, name, self.views[name].set)
+        for name, view in self.views.items():
+            setattr(self, name, view.set)
         for name in plan.always:
             setattr(self.arguments, name, self.views[name].address)
         self.held = None
@@ -153,12 +154,10 @@ class Planned:
     def stream(self) -> int | None:
         return None if self.device == HOST else torch_module()._C._cuda_getCurrentRawStream(self.device)
 
-    def empty(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        if dtype is None:
-            dtype = self.dtype
-        elif dtype == "float32":
-            dtype = torch_module().float32 if self.torch else numpy.float32
-        return empty(shape, dtype, self.place, self.torch)
+    def maker(self, shape: tuple[int, ...], f32: bool = False) -> Callable[[], Any]:
+        """A function that makes outputs, in the type of q or in f32."""
+        dtype = self.dtype if not f32 else torch_module().float32 if self.torch else numpy.float32
+        return maker(shape, dtype, self.place, self.torch)
 
     def frame(self) -> Frame:
         try:
@@ -196,7 +195,7 @@ class Planned:
         for name, x in given.items():
             if x is None:
                 continue
-            if name in VIEWS:
+            if name in EXTRA_VIEWS:
                 x = array(x, name)
                 setattr(arguments, name, frame.views[name].set(x))
             elif name in ("alibi", "sink", "d_alibi", "d_sink"):
@@ -275,8 +274,8 @@ class Plan(Planned):
 
     def shape_outputs(self) -> None:
         p = self.problem
-        self.o_shape = (p.batch, p.heads_q, p.n_q, p.d_v)
-        self.o_dtype = "float32" if p.o_f32 else None
+        self.make_o = self.maker((p.batch, p.heads_q, p.n_q, p.d_v), bool(p.o_f32))
+        self.make_lse = self.maker((p.batch, p.heads_q, p.n_q), True)
 
     def __call__(self, q: Any, k: Any, v: Any = None, *, out: Any = None, return_lse: bool = False, lse: Any = None,
                  **arrays: Any) -> Any:
@@ -286,16 +285,16 @@ class Plan(Planned):
         sink [heads_q] f32, seed (one 64-bit word), key_positions, page_table, k_scale, v_scale, q_rope, k_rope, o_rest.
         """
         if out is None:
-            out = self.empty(self.o_shape, self.o_dtype)
+            out = self.make_o()
         if return_lse and lse is None:
-            lse = self.empty(self.o_shape[:3], "float32")
+            lse = self.make_lse()
         frame = self.frame()
         frame.q(q), frame.k(k), frame.o(out)
         if v is not None:
             frame.v(v)
         elif not self.problem.v_in_k:
             raise ArgumentError("v is None, and the plan was not made for values within keys")
-        frame.arguments.lse = None if lse is None else frame.views["lse"].set(lse)
+        frame.arguments.lse = None if lse is None else frame.lse(lse)
         if arrays:
             kept = self.extras(frame, arrays)
             self.launch(frame)
@@ -311,7 +310,7 @@ class Plan(Planned):
         """A function without arguments that runs over these very tensors and answers out: for loops whose tensors
         stay. It keeps them, checks them once, and serves one thread and one stream at a time."""
         if out is None:
-            out = self.empty(self.o_shape, self.o_dtype)
+            out = self.make_o()
         frame = Frame(self)
         kept = self.extras(frame, dict(arrays, q=q, k=k, v=v, o=out, lse=lse))
         if self.device != HOST:
@@ -326,12 +325,15 @@ class Plan(Planned):
         return bound
 
 
+SETTERS = {"q": "d_q", "k": "d_k", "v": "d_v"}  # gradients that are tensors
+
+
 class BackwardPlan(Planned):
     """Gradients of attention over a pattern, planned for tensors like q, k and v (see Plan). gradients names those that
     runs write, of "q", "k", "v", "alibi" and "sink"; None means the first three."""
 
     backward = True
-    always = ("q", "k", "v")
+    always = ("q", "k", "v", "lse", "d_o")
 
     def __init__(self, pattern: Pattern, q: Any, k: Any, v: Any, *, scale: float | None = None,
                  gradients: tuple[str, ...] | None = None, **fields: Any):
@@ -344,9 +346,10 @@ class BackwardPlan(Planned):
         super().__init__(problem, q, lambda target: library.make(
             "tess_plan_create", ctypes.byref(problem), pattern.handle, ctypes.byref(target)))
         p = self.problem
-        heads = (p.heads_q,)
-        self.shapes = {"q": (p.batch, p.heads_q, p.n_q, p.d_qk), "k": (p.batch, p.heads_kv, p.n_kv, p.d_qk),
-                       "v": (p.batch, p.heads_kv, p.n_kv, p.d_v), "alibi": heads, "sink": heads}
+        shapes = {"q": (p.batch, p.heads_q, p.n_q, p.d_qk), "k": (p.batch, p.heads_kv, p.n_kv, p.d_qk),
+                  "v": (p.batch, p.heads_kv, p.n_kv, p.d_v), "alibi": (p.heads_q,), "sink": (p.heads_q,)}
+        self.makers = {name: self.maker(shapes[name], name in ("alibi", "sink")) for name in self.gradients}
+        self.make_delta = self.maker((p.batch, p.heads_q, p.n_q), True)
 
     def __call__(self, q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, *, d_lse: Any = None, delta: Any = None,
                  out: dict[str, Any] | None = None, **arrays: Any) -> dict[str, Any]:
@@ -356,25 +359,32 @@ class BackwardPlan(Planned):
         d_o is the gradient of o, d_lse that of lse. out has gradients that are written in place, in the type of q or in
         float32. alibi, sink, seed and others go by name, as in the forward.
         """
-        frame = self.frame()
-        frame.q(q), frame.k(k), frame.v(v)
-        found = {name: (out or {}).get(name) for name in self.gradients}
-        for name in self.gradients:
-            if found[name] is None:
-                found[name] = self.empty(self.shapes[name], "float32" if name in ("alibi", "sink") else None)
-        given = dict(arrays, o=o, lse=lse, d_o=d_o, d_lse=d_lse, delta=delta,
-                     **{f"d_{name}": x for name, x in found.items()})
-        kept = self.extras(frame, given)
-        self.launch(frame)
-        self.forget(frame, given)
-        del kept
+        frame, found = self.frame(), {}
+        frame.q(q), frame.k(k), frame.v(v), frame.lse(lse), frame.d_o(d_o)
+        arguments = frame.arguments
+        arguments.o = None if o is None else frame.o(o)
+        arguments.d_lse = None if d_lse is None else frame.d_lse(d_lse)
+        arguments.delta = None if delta is None else frame.delta(delta)
+        for name, make in self.makers.items():
+            x = out.get(name) if out else None
+            found[name] = x = make() if x is None else x
+            if name in SETTERS:
+                setattr(arguments, SETTERS[name], getattr(frame, SETTERS[name])(x))
+            else:
+                arrays["d_" + name] = x
+        if arrays:
+            kept = self.extras(frame, arrays)
+            self.launch(frame)
+            self.forget(frame, arrays)
+            del kept
+        else:
+            self.launch(frame)
         self.frames.append(frame)
         return found
 
     def delta(self, o: Any, d_o: Any, d_lse: Any = None, out: Any = None) -> Any:
         """delta [batch, heads_q, n_q], f32: the sum of d_o * o of each query, less d_lse (tess_delta)."""
-        p = self.problem
-        out = self.empty((p.batch, p.heads_q, p.n_q), "float32") if out is None else out
+        out = self.make_delta() if out is None else out
         frame = Frame(self)
         for name in self.always:
             setattr(frame.arguments, name, None)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ._library import ArgumentError, TesseraError, UnsupportedError
+from .arrays import hold_types
 from .cache import plan_cache
 from .pattern import Pattern, hold, patterns
 from .plan import BackwardPlan, Plan
@@ -23,18 +24,16 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)  # what is neither, such as a fake te
 def plan_for(kind: type, pattern: Pattern, q: Any, k: Any, v: Any, options: tuple, alibi: Any, sink: Any,
              gradients: tuple[str, ...] | None = None) -> Any:
     """The plan that is kept for these tensors. options is (scale, softcap, dropout)."""
-    aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15
     key = (kind, pattern.number, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-           aligned, options, alibi is None, sink is None, gradients, torch.get_num_threads())
-
-    def make() -> Any:
+           (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, options, alibi is None, sink is None, gradients,
+           torch.get_num_threads())
+    plan = plan_cache.find(key)
+    if plan is None:
         scale, softcap, dropout = options
         fields = dict(scale=scale or None, softcap=softcap, alibi=int(alibi is not None), sink=int(sink is not None),
-                      dropout=dropout)
+                      dropout=dropout, **({} if gradients is None else {"gradients": gradients}))
         with torch.no_grad():
-            return kind(pattern, q, k, v, **fields, **({} if gradients is None else {"gradients": gradients}))
-
-    plan = plan_cache.get(key, make)
+            plan = plan_cache.keep(key, kind(pattern, q, k, v, **fields))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
         plan_cache.pinned[id(plan)] = plan  # the graph reads its image at each replay
     return plan
@@ -75,8 +74,12 @@ class Attention(torch.autograd.Function):
         return o, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_o: Any, d_lse: Any) -> tuple:
+        # Under create_graph a gradient of the gradient is refused, if one is asked for; that check costs as a run does.
+        return (once if torch.is_grad_enabled() else Attention.gradients)(ctx, d_o, d_lse)
+
+    @staticmethod
+    def gradients(ctx: Any, d_o: Any, d_lse: Any) -> tuple:
         if d_o is None and d_lse is None:
             return (None,) * 8
         q, k, v, o, lse, alibi, sink, seed = ctx.saved_tensors
@@ -84,6 +87,8 @@ class Attention(torch.autograd.Function):
         found = backward(wanted, q, k, v, o, lse, d_o, d_lse, alibi, sink, seed, ctx.pattern, ctx.options)
         return tuple(found.get(name) for name in GRADIENTS) + (None,) * 3
 
+
+once = torch.autograd.function.once_differentiable(Attention.gradients)
 
 # ---- operators ----
 
@@ -229,28 +234,38 @@ def _(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
 
 # ---- calls ----
 
+interpreter = torch._C._functorch.peek_interpreter_stack
+
+
 def operator(q: Any, k: Any, v: Any) -> Any:
     """The function that a call takes in place of the plan, where a compiler or torch.func looks on; else None."""
     if torch.compiler.is_compiling():
         return torch.ops.tessera.attention
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if interpreter() is not None:
         return Transformed.apply
-    return None if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN else torch.ops.tessera.attention
+    if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN:
+        return None
+    for name, x in (("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            raise ArgumentError(f"{name} is {type(x).__name__}, expected torch.Tensor, as q is")
+    return torch.ops.tessera.attention
 
 
 def attend(q: Any, k: Any, v: Any, pattern: Pattern, scale: float | None, return_lse: bool, softcap: float, alibi: Any,
            sink: Any, dropout: float, seed: Any) -> Any:
     """tessera.attention on torch tensors."""
-    if dropout and seed is None:
-        seed = torch.randint(0, (1 << 63) - 1, (1,), dtype=torch.int64, device=q.device)
     if not dropout:
         seed = None
+    elif seed is None:
+        seed = torch.randint(0, (1 << 63) - 1, (1,), dtype=torch.int64, device=q.device)
     function = operator(q, k, v)
     if function is not None:
         if q.dtype == torch.float64:
             raise UnsupportedError("q is float64: there is no double precision; convert it first")
         found = function(q, k, v, alibi, sink, seed, pattern.key, float(scale or 0.0), float(softcap), float(dropout))
         return found if return_lse else found[0]
+    if k.dtype is not q.dtype or v.dtype is not q.dtype:
+        hold_types(q, k, v)
     options = (scale or 0.0, softcap, dropout)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
             alibi is not None and alibi.requires_grad) or (sink is not None and sink.requires_grad)):

@@ -214,6 +214,7 @@ class Refused(unittest.TestCase):
                 (lambda: tessera.Plan("causal", q, k, v), ArgumentError, "pattern is str"),
                 (lambda: tessera.Plan(self.pattern, q, k, v, pipeline="other"), ArgumentError, "pipeline"),
                 (lambda: tessera.attention(q, k, v, Pattern.from_spec("causal", N - 1)), TesseraError, "pattern"),
+                (lambda: tessera.attention(q, k.astype("float16"), v, self.pattern), ArgumentError, "k is float16"),
                 (lambda: tessera.attention(q, k, v, self.pattern, sink=numpy.zeros(3, "f4")), ArgumentError, "sink"),
                 (lambda: tessera.BackwardPlan(self.pattern, q, k, v, gradients=("x",)), ArgumentError, "gradients")):
             with self.assertRaises(kind) as caught:
