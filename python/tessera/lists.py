@@ -97,7 +97,9 @@ def unpack(bits: numpy.ndarray, count: int, size: int) -> numpy.ndarray:
     return flat.view(bool).reshape(count, size)
 
 
-def pack(masks: numpy.ndarray) -> numpy.ndarray:
-    """Words of bool [count, size]."""
-    packed = numpy.packbits(masks.reshape(-1), bitorder="little")
+def pack(masks: numpy.ndarray, size: int) -> numpy.ndarray:
+    """Words of masks of `size` elements: bool [count, ...], or uint8 [count, bytes] of bits, each from a byte on."""
+    if masks.dtype == numpy.uint8 and size % 8:
+        masks = numpy.unpackbits(masks, axis=1, bitorder="little", count=size).view(bool)
+    packed = masks.reshape(-1) if masks.dtype == numpy.uint8 else numpy.packbits(masks.reshape(-1), bitorder="little")
     return numpy.concatenate([packed, numpy.zeros(-len(packed) % 8, numpy.uint8)]).view(numpy.uint64)

@@ -33,12 +33,6 @@ def packed(masks: Any) -> numpy.ndarray:
     return (flat * weights).sum(-1, dtype=torch.uint8).cpu().numpy()
 
 
-def unpacked(bits: numpy.ndarray, block: tuple[int, int]) -> numpy.ndarray:
-    """bool [tiles, block_q, block_kv] of bytes of bits."""
-    count = block[0] * block[1]
-    return numpy.unpackbits(bits, axis=1, bitorder="little", count=count).view(bool).reshape(-1, *block)
-
-
 def tiles_of(mask_mod: Callable, batch: Any, head: Any, row: Any, column: Any, n_q: int, n_kv: int,
              block: tuple[int, int], chunk: int) -> numpy.ndarray:
     """Bits of the tiles at (batch, head, row, column), some at a time. Numbers past n_q and n_kv are those of the last
@@ -81,8 +75,7 @@ def from_mask_mod(mask_mod: Callable, n_q: int, n_kv: int, block: tuple[int, int
     full = (numpy.bitwise_count(bits).sum(1, dtype=numpy.int64) if hasattr(numpy, "bitwise_count") else
             numpy.unpackbits(bits, axis=1).sum(1, dtype=numpy.int64)) == block[0] * block[1]
     kind = numpy.where(full, -1, numpy.cumsum(~full) - 1)
-    return assemble(number // columns, number % columns, n_q, n_kv, block, batch, heads,
-                    (kind, unpacked(bits[~full], block)))
+    return assemble(number // columns, number % columns, n_q, n_kv, block, batch, heads, (kind, bits[~full]))
 
 
 def from_block_mask(mask: Any, chunk: int) -> Pattern:
@@ -112,7 +105,7 @@ def from_block_mask(mask: Any, chunk: int) -> Pattern:
     b, h, row, column = found
     if len(column) and not (0 <= column.min() and column.max() < -(-n_kv // block[1])):
         raise ArgumentError(f"block_mask names block column {int(column.max())} of {-(-n_kv // block[1])}")
-    return assemble((b * heads + h) * rows + row, column, n_q, n_kv, block, batch, heads, (kind, unpacked(bits, block)))
+    return assemble((b * heads + h) * rows + row, column, n_q, n_kv, block, batch, heads, (kind, bits))
 
 
 def to_block_mask(pattern: Pattern, device: Any) -> Any:

@@ -401,7 +401,7 @@ def shape_of(n_q: int, n_kv: int, block: int | Sequence[int], batch: int, heads:
 def assemble(row: numpy.ndarray, column: numpy.ndarray, n_q: int, n_kv: int, block: tuple[int, int], batch: int,
              heads: int, partial: tuple[numpy.ndarray, numpy.ndarray], pick: numpy.ndarray | None = None) -> Pattern:
     """A pattern from tiles in any order: block row (of all lists) and block column of each, and its mask as
-    Pattern.masks has them, of tile pick[i] where that is given."""
+    Pattern.masks has them, of tile pick[i] where that is given. Masks may be bytes of bits, uint8 [masks, bytes]."""
     kind, masks = partial
     kind = kind if pick is None else kind[pick]
     order = numpy.lexsort((column, row))
@@ -411,5 +411,6 @@ def assemble(row: numpy.ndarray, column: numpy.ndarray, n_q: int, n_kv: int, blo
     ends = numpy.cumsum(counts.reshape(-1)).reshape(batch * heads, rows)
     row_ptr = numpy.concatenate([(ends - counts)[:, :1], ends], axis=1)
     entry = numpy.flatnonzero(kind >= 0)
+    bits = pack(masks[kind[entry]], block[0] * block[1])
     return Pattern.from_lists(row_ptr, column[order], n_q=n_q, n_kv=n_kv, block=block, batch=batch, heads=heads,
-                              bitmasks=(entry, pack(masks[kind[entry]])) if len(entry) else None)
+                              bitmasks=(entry, bits) if len(entry) else None)
