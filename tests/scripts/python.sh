@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../../python/tests" || exit 2
 for python in ${PYTHON:-python3 /usr/bin/python3}; do
     "$python" -c 'import sys, numpy; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || continue
     [ $# -gt 0 ] || set -- discover
-    TESSERA_LIBRARY=$library PYTHONPATH=.. exec "$python" -m unittest -v "$@"
+    TESSERA_LIBRARY=$library PYTHONPATH=.. exec "$python" -m unittest "$@" -v
 done
 echo 'needs Python 3.10 or later with numpy (package python3-numpy)'
 exit 77
