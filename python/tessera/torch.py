@@ -120,16 +120,14 @@ def pattern_of(key: str, q: Any, k: Any) -> Pattern:
 
 def operator_forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: str, scale: float,
                      softcap: float, dropout: float) -> tuple:
-    with torch.no_grad():
-        return forward(*strided(q, k, v), alibi, sink, seed, pattern_of(pattern, q, k), (scale, softcap, dropout))
+    return forward(*strided(q, k, v), alibi, sink, seed, pattern_of(pattern, q, k), (scale, softcap, dropout))
 
 
 def operator_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, alibi: Any, sink: Any, seed: Any,
                       pattern: str, scale: float, softcap: float, dropout: float) -> tuple:
     wanted = ("q", "k", "v") + ("alibi",) * (alibi is not None) + ("sink",) * (sink is not None)
-    with torch.no_grad():
-        found = backward(wanted, *strided(q, k, v), usable(o), usable(lse), d_o, d_lse, alibi, sink, seed,
-                         pattern_of(pattern, q, k), (scale, softcap, dropout))
+    found = backward(wanted, *strided(q, k, v), usable(o), usable(lse), d_o, d_lse, alibi, sink, seed,
+                     pattern_of(pattern, q, k), (scale, softcap, dropout))
     return tuple(found[name] if name in found else q.new_empty(0, dtype=torch.float32) for name in GRADIENTS)
 
 
