@@ -290,10 +290,11 @@ class Plan(Planned):
             lse = self.make_lse()
         frame = self.frame()
         frame.q(q), frame.k(k), frame.o(out)
+        if (v is None) != bool(self.problem.v_in_k):
+            expected = "values, as the plan was made with them" if v is None else "None, as values lie in keys"
+            raise ArgumentError(f"v is {type(v).__name__}, expected {expected}")
         if v is not None:
             frame.v(v)
-        elif not self.problem.v_in_k:
-            raise ArgumentError("v is None, and the plan was not made for values within keys")
         frame.arguments.lse = None if lse is None else frame.lse(lse)
         if arrays:
             kept = self.extras(frame, arrays)

@@ -165,6 +165,13 @@ class Plans(unittest.TestCase):
         finally:
             cache.resize(limit)
 
+    def test_values_within_keys_are_their_first_dims(self):
+        plan = tessera.Plan(self.pattern, self.q, self.k, d_v=16)
+        expected, _ = oracle.attention(self.q, self.k, self.k[..., :16], numpy.tri(N, dtype=bool))
+        self.assertTrue(oracle.near(plan(self.q, self.k), expected))
+        with self.assertRaisesRegex(ArgumentError, "expected None"):
+            plan(self.q, self.k, self.v)
+
     def test_misaligned_views_get_a_plan_of_their_own(self):
         memory = numpy.empty(self.q.nbytes + 4, numpy.uint8)
         q = memory[4:].view("float32")[: self.q.size].reshape(self.q.shape)
