@@ -136,7 +136,7 @@ static struct filled_image filled_image(const struct reserved *r, const struct f
                                  .block_kv = r->shape.block_kv,
                                  .heads = r->shape.heads,
                                  .mask = r->shape.form == TESS_MASK,
-                                 .listed = image ? image->arrays.listed : NULL,
+                                 .listed = placed ? placed->arrays.listed : NULL,
                                  .tile_words = fill_word(&r->shape, 1, 0)};
 }
 
