@@ -95,7 +95,8 @@ static void reserved_make(tess_plan *plan) {
     struct reserved *r = plan->reserved;
     plan->work.tile_heads = pass->tiles.tile_heads;
     shape_tiles(&r->shape, pass->tiles.rows);
-    r->item_seconds = kernel->cost.item;
+    r->launch_seconds = cost_launch(&trial);
+    r->item_seconds = cost_item(&trial);
     r->key_seconds = cost_key(&trial);
     r->splits = (struct fill_splits){
         .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
@@ -229,12 +230,12 @@ double reserve_bytes(const tess_plan *plan, int64_t keys) {
 
 double reserve_seconds(const tess_plan *plan, int64_t keys) {
     const struct reserved *r = plan->reserved;
-    const struct kernel_cost *cost = &plan->passes->kernel->cost;
     const double packs = (double)r->units / ((double)plan->n_lists * (double)r->shape.tiles);
     const double listed = (double)(keys < 0 ? reserve_keys(plan) : keys);
-    return plan_seconds(
-        plan, cost->launch + r->item_seconds * (double)r->units + r->key_seconds * packs * listed,
-        reserve_bytes(plan, keys));
+    return plan_seconds(plan,
+                        r->launch_seconds + r->item_seconds * (double)r->units +
+                            r->key_seconds * packs * listed,
+                        reserve_bytes(plan, keys));
 }
 
 /* ---- filling ---- */

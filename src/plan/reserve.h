@@ -14,7 +14,7 @@ struct reserved {
     int64_t units;                  /* query tiles of all heads, heads packed in one once */
     int64_t items, combines, slots; /* at most */
     uint64_t layout;                /* a number of all of the above: images of other plans differ */
-    double item_seconds, key_seconds; /* predicted, of one thread */
+    double launch_seconds, item_seconds, key_seconds; /* predicted, of one thread */
 };
 
 /* Checks a device pattern against a problem and turns it into a shape, but for its tiles. */
