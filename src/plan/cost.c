@@ -19,8 +19,6 @@ static double key_cost(const struct trial *t, double dims, double rows) {
         fetch += cost->convert_dim;
     if (head > cost->near_size)
         fetch += cost->far_dim;
-    if (t->block_columns % (KERNEL_TILE_KEYS / 8))
-        fetch += cost->copied_dim;
     return dims * (cost->key_row_dim * rows + fetch);
 }
 
@@ -116,8 +114,7 @@ static double masked_cost(const struct trial *t, double rows) {
     const struct kernel_cost *cost = &t->kernel->cost;
     if (t->kernel->family->skips)
         rows = LISTS_GROUP * ceil(rows / LISTS_GROUP);
-    const int wide = cost->masked_wide > 0 && t->block_columns % KERNEL_TILE_KEYS == 0;
-    return t->sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
+    return t->sums->masked_keys * rows * cost->masked_key;
 }
 
 /* Nanoseconds by which masked steps differ from measured ones, of which half of the groups were listed. */

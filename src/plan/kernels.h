@@ -194,10 +194,8 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* more where a head's keys and values take over near_size bytes */
     double near_size;
-    double copied_dim;  /* more where blocks are not whole eighths of KERNEL_TILE_KEYS */
-    double masked_key;  /* one row mask applied, per row */
-    double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    double score;       /* staged: one score between the stages, written or read */
+    double masked_key; /* one row mask applied, per row */
+    double score;      /* staged: one score between the stages, written or read */
     /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
      * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
