@@ -188,7 +188,7 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where. Passes over keys read query for key,
+ * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
@@ -199,18 +199,19 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* more where a head's keys and values take over near_size bytes */
     double near_size;
-    double copied_dim;  /* more where blocks are not whole eighths of KERNEL_TILE_KEYS */
-    double masked_key;  /* one row mask applied, per row */
-    double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    double score;       /* staged: one score between the stages, written or read */
+    double masked_key; /* one row mask applied, per row */
+    double score;      /* staged: one score between the stages, written or read */
     /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
      * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
-    double launch;  /* from the call until all workers are at work, once */
-    double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
-    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
-     * masked key. */
-    int skips;
+    double launch; /* from the call until all workers are at work, once */
+};
+
+/* Nanoseconds of a kernel by tiles of `rows` rows, measured: a launch; and of one multiprocessor that is kept
+ * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). */
+struct step_cost {
+    int32_t rows;
+    double launch, item, plain, masked, gathered;
 };
 
 /* Lists that a kernel walks. */
@@ -249,6 +250,8 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
+    /* Nanoseconds of a multiprocessor that a problem's modifiers take for a score, beside step_cost. NULL: 0. */
+    double (*modified)(const struct problem *problem);
     /* Whether it can compute listed pairs alone for this problem. NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
@@ -263,6 +266,10 @@ struct family {
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
+    double
+        combine; /* seconds of combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a masked key. */
+    int skips;
     /* 1: the plan weighs a kernel against those after it, up to and including the first unmarked one that
      * does not refuse. 0: the plan takes it. */
     int weighed;
@@ -273,6 +280,7 @@ struct kernel {
     tess_stage stage;
     const struct family *family;
     struct kernel_cost cost;
+    const struct step_cost *steps; /* by rows, ended by 0; NULL: `cost` tells all */
     /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
     const int32_t *rows;
     const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */

@@ -93,7 +93,8 @@ static void reserved_derive(struct reserved *r, const tess_plan *plan, const str
     r->shape = *plan->filled;
     r->work.tile_heads = pass->tiles.tile_heads;
     shape_tiles(&r->shape, pass->tiles.rows);
-    r->item_seconds = kernel->cost.item;
+    r->launch_seconds = cost_launch(&trial);
+    r->item_seconds = cost_item(&trial);
     r->key_seconds = cost_key(&trial);
     r->splits = (struct fill_splits){
         .item = 1 + min_i64((int64_t)(r->item_seconds / r->key_seconds), INT32_MAX - 1),
@@ -273,8 +274,7 @@ static double part_seconds(const tess_plan *plan, const struct part *part, int64
     const struct reserved *r = part->reserved;
     const double packs = (double)r->units / ((double)plan->n_lists * (double)r->shape.tiles);
     const double listed = (double)(keys < 0 ? reserve_keys(plan, r) : keys);
-    return part->pass->kernel->cost.launch + r->item_seconds * (double)r->units +
-           r->key_seconds * packs * listed;
+    return r->launch_seconds + r->item_seconds * (double)r->units + r->key_seconds * packs * listed;
 }
 
 double reserve_seconds(const tess_plan *plan, int64_t keys) {

@@ -14,8 +14,8 @@ struct reserved {
     int64_t units;                  /* query tiles of all heads, heads packed in one once */
     int64_t items, combines, slots; /* at most */
     uint64_t layout;                /* a number of all of the above: images of other plans differ */
-    double item_seconds, key_seconds; /* predicted, of one thread */
-    struct work work;                 /* lists and schedule of the capacity, with nothing in them */
+    double launch_seconds, item_seconds, key_seconds; /* predicted, of one thread */
+    struct work work; /* lists and schedule of the capacity, with nothing in them */
 };
 
 /* Lists and schedule in a part that a fill has written, which a run's arguments point to. */

@@ -91,12 +91,12 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     const int64_t workers = plan->backend->workers(&plan->target);
     /* Two CTAs may share an item, or several a multiprocessor. Where nothing weighs what combining costs,
      * the latter count as one. */
-    const int each = assigned > 1 && (assigned < workers || kernel->cost.combine > 0);
-    struct schedule_rules rules = {.item_cost = kernel->cost.item,
+    const int each = assigned > 1 && (assigned < workers || family->combine > 0);
+    struct schedule_rules rules = {.item_cost = cost_item(trial),
                                    .key_cost = cost_key(trial),
                                    .workers = each ? assigned : workers,
                                    .min_part_keys = cost_part_keys(trial),
-                                   .combine_cost = kernel->cost.combine,
+                                   .combine_cost = family->combine,
                                    .part_cost = cost_part(trial),
                                    .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
@@ -126,9 +126,9 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
         return status;
     lists_sum(&sums, &work->lists);
     trial.sums = &sums;
-    const struct kernel_cost *cost = &pass->kernel->cost;
     const double uneven = work->prepared ? work->prepare->unevenness(work->prepared) : 1;
-    pass->seconds = cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
+    pass->seconds = cost_launch(&trial) +
+                    (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
                     cost_lists(&trial) * uneven +
                     (pass->joint ? joint_seconds(&plan->problem, &work->strips) : 0);
     return TESS_OK;

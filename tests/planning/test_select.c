@@ -85,7 +85,7 @@ static void cuda_small_problems_are_spread(void **state) {
         const char *spec;
         int64_t n, block, asked, rows;
     } cases[] = {{"random(0.1,1)", 1024, 8, 0, 32},
-                 {"random(0.3,1)", 16384, 8, 0, 64},
+                 {"random(0.3,1)", 16384, 8, 0, 128},
                  {"random(0.1,1)", 1024, 64, 0, 64},
                  {"random(0.1,1)", 1024, 64, 8, 8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -248,7 +248,7 @@ static void cuda_plans_fit_shared_memory(void **state) {
                  {101376, 128, 128, 0, "query tiles of 128 rows"},
                  {101376, 64, 0, 128, "cuda_attention_bf16_d64"},
                  {232448, 256, 0, 128, "cuda_attention_bf16_d256"},
-                 {166912, 256, 0, 32, "cuda_attention_bf16_d256"},
+                 {166912, 256, 0, 16, "cuda_attention_bf16_d256"},
                  {166912, 256, 64, 0, "query tiles of 64 rows"},
                  {101376, 256, 0, 16, "cuda_attention_bf16_d256"},
                  {65536, 256, 0, 32, "cuda_attention_bf16_small_m_d512"},
@@ -290,7 +290,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     } cases[] = {
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r64"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.01,1)", 64, 64, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},
@@ -316,8 +316,8 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 192, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
         {"random(0.1,1)", 256, 256, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
         {"random(0.1,1)", 128, 128, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
-        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
-        {"random(0.1,1)", 192, 192, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192"},
+        {"random(0.1,1)", 64, 64, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r192"},
+        {"random(0.1,1)", 192, 192, 192, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_r64"},
         {"random(0.1,1)", 192, 192, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d192_r64"},
         {"random(0.1,1)", 192, 128, 32, 0, 0, 0, 90, 232448,
          "cuda_attention_bf16_sm90_d192_v128_r64"},

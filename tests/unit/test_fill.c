@@ -225,7 +225,7 @@ static int element(const struct fill_job *job, int64_t T, int64_t r, int64_t key
 /* A mask's lists pair by pair, against what tess_pattern_from_mask is handed: the elements listed today. */
 static void masks_are_exact(const struct device_lists *l, const tess_plan *plan,
                             const void *image) {
-    const struct fill_job job = reserve_job(plan, NULL, image);
+    const struct fill_job job = reserve_job(plan, plan->parts, NULL, image);
     const struct fill_shape *s = job.shape;
     for (int64_t T = 0; T < s->batches * s->heads * s->tiles && s->form == TESS_MASK; T++) {
         const int64_t list = T / s->tiles, first = fill_tile_row(s, T % s->tiles);
