@@ -77,8 +77,9 @@ endforeach()
 message(STATUS "CPU: kernels of ${cpu_built}")
 
 tessera_room(tessera_cpu SOURCES src/cpu/fill.c src/cpu/table.c src/cpu/forward/merge.c
-    INCLUDES include src src/cpu)
-set_source_files_properties(src/cpu/forward/merge.c PROPERTIES COMPILE_OPTIONS -O3)
+    src/cpu/select/columns.c src/cpu/select/pool.c INCLUDES include src src/cpu)
+set_source_files_properties(src/cpu/forward/merge.c src/cpu/select/columns.c src/cpu/select/pool.c PROPERTIES
+    COMPILE_OPTIONS -O3)
 list(TRANSFORM cpu_built REPLACE "(.+)" "X(\\1)" OUTPUT_VARIABLE cpu_rows)
 list(REVERSE cpu_rows) # the best first
 list(JOIN cpu_rows " " cpu_rows)

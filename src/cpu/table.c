@@ -388,7 +388,10 @@ static const struct backend backend = {
                .release = free,
                .synchronize = synchronize},
     .fill = {.workers = cpu_fill_workers, .run = cpu_fill, .on_host = 1},
-    .call = {.merge = cpu_merge},
+    .call = {.merge = cpu_merge,
+             .pool = cpu_pool,
+             .score = cpu_score,
+             .columns = cpu_columns},
 };
 
 const struct backend *cpu_kernels(void) {
