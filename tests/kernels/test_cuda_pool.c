@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "lab/device/device.h"
 #include "support/on_device.h"
 #include "support/pooling.h"
 

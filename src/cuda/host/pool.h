@@ -5,6 +5,7 @@
 #include "host/rows.h"
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
 
 struct pool_params {
     struct rows_view x, pooled;
