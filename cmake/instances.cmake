@@ -203,6 +203,12 @@ unit(units select select/launch.cuh
     "cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream) {\n    return select_launch(p, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
+unit(units select_blocks select/pool.cuh
+    "cudaError_t cuda_pool(const struct pool_params *p, tess_type type, cudaStream_t stream) {\n    return pool_launch(p, type, stream);\n}")
+unit(units select_blocks select/score.cuh
+    "cudaError_t cuda_score(const struct score_params *p, tess_type type, bool pairs,\n                       cudaStream_t stream) {\n    return score_launch(p, type, pairs, stream);\n}")
+unit(units select_blocks select/columns.cuh
+    "cudaError_t cuda_columns(const struct columns_params *p, cudaStream_t stream) {\n    return columns_launch(p, stream);\n}")
 
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)

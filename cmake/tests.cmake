@@ -57,6 +57,7 @@ tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES sr
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
+tessera_test(kernels pool TEAMS SOURCES tests/support/pooling.c)
 
 # tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
 # table stands in with the test.
@@ -151,6 +152,7 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
+tessera_test(kernels cuda_pool SOURCES tests/support/pooling.c tests/support/support.c)
 tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/decode_problem.c
     tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu)
@@ -158,7 +160,7 @@ tessera_test(kernels cuda_select SOURCES tests/support/selecting.c tests/support
 foreach(name cuda_threads cuda_order)
     tessera_test(kernels ${name} SOURCES tests/support/lanes.c tests/support/support.c)
 endforeach()
-set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_select cuda_threads decode PROPERTIES
+set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.

@@ -19,7 +19,7 @@
  *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
  *   5. joining partial results       tess_merge
- *   6. choosing columns              tess_select
+ *   6. choosing what is listed       tess_pool, tess_pool_score, tess_select, tess_columns_convert
  *   7. queries                       version, names, devices, kernels
  *
  * Conventions, true of every function unless it says otherwise:
@@ -1092,8 +1092,119 @@ TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_
                                 const tess_tensor *lse_out, tess_error *error, tess_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
- * 6. Choosing columns
+ * 6. Choosing what is listed: pooled blocks, their scores, columns
  * ------------------------------------------------------------------------------------------- */
+
+/* Pooling of the rows of a block, for each dim by itself. */
+typedef enum tess_pool_mode {
+    TESS_POOL_MEAN = 0,    /* their mean */
+    TESS_POOL_MIN_MAX = 1, /* their least, and behind all of these their largest: twice as many dims */
+    TESS_POOL_LSE = 2      /* log of the sum of their exponentials */
+} tess_pool_mode;
+
+/*
+ *   mode      what a block becomes
+ *   block     rows of a block, 1 ... 2^20; the last one may have fewer
+ *   lengths   int32 [batch], rows there are today, cut to 0 ... n; NULL: n
+ *   begins    int32 [batch], rows that earlier calls have pooled: blocks that have later rows are pooled, from
+ *             all of their rows, and those before are left as they are; NULL: 0
+ *
+ * lengths and begins lie in the memory of the backend: a captured graph pools what a cache grows by.
+ */
+typedef struct tess_pooling {
+    size_t struct_size;
+    tess_pool_mode mode;
+    int64_t block;
+    const int32_t *lengths;
+    const int32_t *begins;
+} tess_pooling;
+TESS_DEFINE_INIT(tess_pooling)
+
+/*
+ * Pools queries or keys by blocks (mean: MoBA, arXiv:2502.13189; bounds: Quest, arXiv:2406.10774).
+ *
+ *   x        [B, heads, n, d], f32, f16 or bf16, of any strides; d up to 65536
+ *   pooled   [B, heads, ceil(n / block), d], of MIN_MAX 2 d; f32, f16 or bf16. Blocks without rows today are
+ *            not written
+ *
+ * Sums are f32 or better, rounded once; NaN and Inf do what arithmetic makes of them, but that MIN_MAX passes
+ * over NaN where another number is. Rows from a batch's length on are not read. Allocates nothing, waits for
+ * nothing; bitwise repeatable on one device, on the CPU for any number of threads. Several threads may call at
+ * once. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_pool(tess_backend backend, const tess_pooling *pooling,
+                               const tess_tensor *x, const tess_tensor *pooled, tess_error *error,
+                               tess_stream stream);
+
+/*
+ *   scale              factor of scores; 0: 1 / sqrt(d)
+ *   bounds             1: k has least and largest of each dim, as MIN_MAX pools them: a score is the largest
+ *                      that a key within them has, sum over d of max(q least, q largest)
+ *   causal             1: blocks of keys behind the last query of a block have -Inf
+ *   block_q, block_kv  queries and keys of a block; 0: 1
+ *   n_q, n_kv          queries and keys, where the last blocks are not whole; 0: all
+ *   lengths            int32 [batch] in the backend's memory, keys there are today, cut to 0 ... n_kv; NULL: n_kv.
+ *                      Query i stands at i + length - n_q; blocks that begin at or past the length have -Inf
+ */
+typedef struct tess_scoring {
+    size_t struct_size;
+    double scale;
+    int64_t bounds;
+    int64_t causal;
+    int64_t block_q, block_kv;
+    int64_t n_q, n_kv;
+    const int32_t *lengths;
+} tess_scoring;
+TESS_DEFINE_INIT(tess_scoring)
+
+/*
+ * Scores of pairs of blocks, which tess_select takes as they are.
+ *
+ *   q        pooled queries [B, heads_q, rows, d], or queries themselves; d up to 65536
+ *   k        pooled keys [B, heads_kv, columns, d], with bounds 2 d, of q's type
+ *   scores   f32 [B, heads, rows, columns], all of it written; heads divides heads_q and is a multiple of
+ *            heads_kv: scores of neighbouring query heads are added up
+ *
+ * Products of 16 bits are exact, sums f32. Blocks that are cut are not read. Otherwise as tess_pool. Errors:
+ * INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_pool_score(tess_backend backend, const tess_scoring *scoring,
+                                     const tess_tensor *q, const tess_tensor *k,
+                                     const tess_tensor *scores, tess_error *error,
+                                     tess_stream stream);
+
+/*
+ * Columns of rows in three forms, of the caller's arrays in the backend's memory:
+ *
+ *   bytes     uint8 [rows][columns], nonzero = listed; written ones are 0 and 1
+ *   bits      uint64 [rows][ceil(columns / 64)], column c is bit c % 64 of word c / 64, as in TESS_BLOCK_BITS;
+ *             bits past the last column are ignored, and written as 0
+ *   indices   int32 [rows][capacity], -1 is padding; written ones ascend, padding last
+ *   counts    int32 [rows]: indices of a row that are looked at, or NULL for all. Written: columns of the row,
+ *             of which indices hold the lowest `capacity`; a count past the capacity is an overflow to a fill
+ *   capacity  indices of a row, 0: columns
+ *
+ * A block row of a device pattern is a row. A list of [192, 1] groups as bits has a row for each group.
+ */
+typedef struct tess_columns {
+    size_t struct_size;
+    int64_t rows, columns, capacity;
+    uint8_t *bytes;
+    uint64_t *bits;
+    int32_t *indices, *counts;
+} tess_columns;
+TESS_DEFINE_INIT(tess_columns)
+
+/*
+ * Writes columns in every form whose array `to` has, from the one form that `from` has: packing bytes to bits,
+ * unpacking them, lists of either. Sizes are those of `from`; `to` has the same rows and columns and a capacity
+ * of its own. An index that is below 0 or past the last column lists nothing, one that is there twice lists its
+ * column once, and a count is cut to 0 ... capacity. Arrays of from and to overlap nothing. Otherwise as
+ * tess_pool. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_columns_convert(tess_backend backend, const tess_columns *from,
+                                          const tess_columns *to, tess_error *error,
+                                          tess_stream stream);
 
 /* Which columns of a row of scores tess_select chooses, beside those that are kept anyway. */
 typedef enum tess_select_mode {

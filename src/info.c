@@ -184,6 +184,8 @@ static const struct {
     STRUCT(tess_target),      STRUCT(tess_arguments),   STRUCT(tess_plan_info),
     STRUCT(tess_kernel_info), STRUCT(tess_device_info), STRUCT(tess_device_pattern),
     STRUCT(tess_fill_report), STRUCT(tess_selection),   STRUCT(tess_selected),
+    STRUCT(tess_fill_report), STRUCT(tess_pooling),     STRUCT(tess_scoring),
+    STRUCT(tess_columns),
 };
 
 size_t tess_struct_size(const char *name) {

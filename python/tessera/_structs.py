@@ -80,6 +80,11 @@ TESS_DISTINCT = 1
 TESS_ASCENDING = 2
 TESS_PADDED_LAST = 4
 
+# tess_pool_mode
+TESS_POOL_MEAN = 0
+TESS_POOL_MIN_MAX = 1
+TESS_POOL_LSE = 2
+
 # tess_select_mode
 TESS_SELECT_EXACT = 0
 TESS_SELECT_THRESHOLD = 1
@@ -318,6 +323,43 @@ class FillReport(Structure):
     ]
 
 
+class Pooling(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("mode", c_int),
+        ("block", c_int64),
+        ("lengths", c_void_p),
+        ("begins", c_void_p),
+    ]
+
+
+class Scoring(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("scale", c_double),
+        ("bounds", c_int64),
+        ("causal", c_int64),
+        ("block_q", c_int64),
+        ("block_kv", c_int64),
+        ("n_q", c_int64),
+        ("n_kv", c_int64),
+        ("lengths", c_void_p),
+    ]
+
+
+class Columns(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rows", c_int64),
+        ("columns", c_int64),
+        ("capacity", c_int64),
+        ("bytes", c_void_p),
+        ("bits", c_void_p),
+        ("indices", c_void_p),
+        ("counts", c_void_p),
+    ]
+
+
 class Selection(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -380,6 +422,9 @@ STRUCTS = {
     "tess_plan_info": PlanInfo,
     "tess_device_pattern": DevicePattern,
     "tess_fill_report": FillReport,
+    "tess_pooling": Pooling,
+    "tess_scoring": Scoring,
+    "tess_columns": Columns,
     "tess_selection": Selection,
     "tess_selected": Selected,
     "tess_kernel_info": KernelInfo,
@@ -429,6 +474,9 @@ FUNCTIONS = {
     "tess_softmax": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_spmm": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_merge": (c_int, [c_int, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "tess_pool": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "tess_pool_score": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "tess_columns_convert": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_select": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_version": (c_char_p, []),
     "tess_status_name": (c_char_p, [c_int]),
@@ -459,5 +507,8 @@ STREAMED = {
     "tess_softmax",
     "tess_spmm",
     "tess_merge",
+    "tess_pool",
+    "tess_pool_score",
+    "tess_columns_convert",
     "tess_select",
 }

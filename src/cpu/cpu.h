@@ -42,6 +42,10 @@ tess_status cpu_merge(const struct merge_args *args, tess_error *error);
 
 /* Choosing columns, at every level (select/select.c). */
 tess_status cpu_select(const struct select_args *args, tess_error *error);
+/* Pooled blocks, their scores, and columns as bytes, bits and lists (select/). */
+tess_status cpu_pool(const struct pool_args *args, tess_error *error);
+tess_status cpu_score(const struct score_args *args, tess_error *error);
+tess_status cpu_columns(const struct columns_args *args, tess_error *error);
 
 /* Fills of reserved plans (fill.c). */
 int64_t cpu_workers(const tess_target *target);

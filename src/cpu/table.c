@@ -390,7 +390,11 @@ static const struct backend backend = {
                .release = free,
                .synchronize = synchronize},
     .fill = {.run = cpu_fill},
-    .call = {.merge = cpu_merge, .select = cpu_select},
+    .call = {.merge = cpu_merge,
+             .select = cpu_select,
+             .pool = cpu_pool,
+             .score = cpu_score,
+             .columns = cpu_columns},
 };
 
 const struct backend *cpu_kernels(void) {

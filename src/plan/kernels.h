@@ -349,6 +349,48 @@ struct select_args {
     tess_stream stream;
 };
 
+/* Arguments of tess_pool, checked. Blocks are of [batch][heads][blocks]. */
+struct pool_args {
+    tess_pool_mode mode;
+    int64_t block;
+    const int32_t *lengths, *begins; /* [batch], or NULL */
+    int64_t batch, heads, n, d, blocks;
+    struct view x, pooled;
+    tess_stream stream;
+};
+
+/* Arguments of tess_pool_score, checked. */
+struct score_args {
+    double scale;
+    int32_t bounds, causal;
+    int64_t block_q, block_kv, n_q, n_kv;
+    const int32_t *lengths; /* [batch], or NULL */
+    int64_t batch, heads_q, heads_kv, heads, rows, columns, d;
+    struct view q, k, scores;
+    tess_stream stream;
+};
+
+/* Keys that are there today, of a number that may be any. */
+FILL_RULE int64_t pool_length(const int32_t *lengths, int64_t batch, int64_t n) {
+    return lengths ? fill_least(n, fill_most(0, lengths[batch])) : n;
+}
+
+/* Columns that block row `row` scores, of keys that there are today: those after are -Inf. */
+FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, int64_t n_q,
+                                int64_t length, int causal) {
+    const int64_t last =
+        fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q; /* query's position */
+    const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
+    return (keys + block_kv - 1) / block_kv;
+}
+
+/* Arguments of tess_columns_convert, checked. */
+struct columns_args {
+    tess_columns from, to;
+    int64_t words; /* 64-bit words of a row */
+    tess_stream stream;
+};
+
 #define IMAGE_HEADER_MOST 512 /* bytes */
 
 /* Devices, their memory and streams. allocate answers 64-byte aligned memory that kernels can use, or NULL: for
@@ -386,6 +428,9 @@ struct fill_services {
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
     tess_status (*select)(const struct select_args *args, tess_error *error);
+    tess_status (*pool)(const struct pool_args *args, tess_error *error);
+    tess_status (*score)(const struct score_args *args, tess_error *error);
+    tess_status (*columns)(const struct columns_args *args, tess_error *error);
 };
 
 struct backend {
