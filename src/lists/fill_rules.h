@@ -272,8 +272,8 @@ struct fill_splits {
     int64_t last, last_parts; /* parts of units `last` and on, the last round; 0: as of others */
 };
 
-#define FILL_LAST_KEYS                                                                             \
-    512 /* keys of a part of the last round at least: joining takes as long as fewer */
+/* Keys of a part of the last round, at least: joining takes as long as fewer. */
+#define FILL_LAST_KEYS 256
 
 /* Whole: units that fill no round of all workers have a part for each worker. */
 FILL_RULE void fill_last_round(struct fill_splits *s, int64_t units) {

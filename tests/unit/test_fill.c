@@ -142,8 +142,8 @@ static void last_rounds_are_split(void **state) {
     assert_true(s.last == 4092 && s.last_parts == 11);
     assert_int_equal(fill_unit_parts(&s, 4091, 8192, 100000), 1);
     assert_int_equal(fill_unit_parts(&s, 4092, 8192, 100000), 11);
-    assert_int_equal(fill_unit_parts(&s, 4092, 2304, 100000), 4);
-    assert_int_equal(fill_unit_parts(&s, 4092, 1023, 100000), 1);
+    assert_int_equal(fill_unit_parts(&s, 4092, 2304, 100000), 9);
+    assert_int_equal(fill_unit_parts(&s, 4092, 511, 100000), 1);
     assert_int_equal(fill_unit_parts(&s, 4092, 8192, 400), 20);
     fill_last_round(&s, 131); /* shares split these */
     assert_int_equal(s.last_parts, 0);

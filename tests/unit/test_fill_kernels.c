@@ -222,7 +222,7 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[1].blocks, 768);
     p = params_of(TESS_BLOCK_BITS, 12288, 1024, 1260000);
     assert_int_equal(fill_launches(&p, launches), 4);
-    assert_int_equal(launches[2].blocks, FILL_MOST_BLOCKS);
+    assert_int_equal(launches[2].blocks, 8 * 132);
     assert_int_equal(launches[2].shared, FILL_SUMS * 8 + FILL_WARPS * 1024 * 2);
     p = params_of(TESS_RANGES, 500, 256, 4);
     assert_int_equal(fill_launches(&p, launches), 2);

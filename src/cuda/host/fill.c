@@ -2,6 +2,7 @@
 #include "host/fill.h"
 
 #define RESIDENT_THREADS 2048 /* threads of a multiprocessor */
+#define RESIDENT_BITS 1024    /* threads that walk bits, by registers */
 #define WORDS_OF_THREAD 64    /* words of a bitmap, at most */
 #define ENTRIES_OF_THREAD 4   /* entries of a block row, or words: fewer do not pay */
 #define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
@@ -100,7 +101,8 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
     if (s->form != TESS_BLOCK_BITS)
         team_divide(p, (most - rows_shared(p)) / ((int64_t)sizeof(uint32_t) * teams), words,
                     min_i64(s->capacity, s->cols));
-    const int64_t at_once = min_i64(RESIDENT_THREADS / p->block, most / rows_shared(p));
+    const int64_t threads = s->form == TESS_BLOCK_BITS ? RESIDENT_BITS : RESIDENT_THREADS;
+    const int64_t at_once = min_i64(threads / p->block, most / rows_shared(p));
     p->blocks = (int32_t)min_i64(min_i64(chunks(rows, teams), FILL_MOST_BLOCKS),
                                  target->multiprocessors * max_i64(1, at_once));
 }
