@@ -16,7 +16,7 @@ except ImportError:
     torch = None
 
 
-def best(function, count=200, rounds=300):
+def best(function, count=50, rounds=1000):
     """Microseconds of a call: the least of `rounds` means."""
     return min(timeit.repeat(function, number=count, repeat=rounds)) / count * 1e6
 
