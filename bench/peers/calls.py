@@ -10,8 +10,13 @@ import numpy
 
 import tessera
 
+try:
+    import torch
+except ImportError:
+    torch = None
 
-def best(function, count=200, rounds=300):
+
+def best(function, count=50, rounds=1000):
     """Microseconds of a call: the least of `rounds` means."""
     return min(timeit.repeat(function, number=count, repeat=rounds)) / count * 1e6
 
@@ -37,9 +42,7 @@ def main(device):
         tell("a plan, output given", lambda: plan(q, k, v, out=out), base)
         tell("a plan", lambda: plan(q, k, v), base)
         tell("tessera.attention", lambda: tessera.attention(q, k, v, pattern), base)
-    try:
-        import torch
-    except ImportError:
+    if torch is None:
         return
     torch.set_num_threads(1)
     q, k, v = (torch.zeros(1, 1, 16, 32, device=device, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
@@ -53,8 +56,6 @@ def main(device):
     base = best(lambda: run(*frame.call, stream))
     finish()
     print(f"torch, tess_run by ctypes: {base:.2f} us")
-    import tessera.torch
-
     key = pattern.key
     tell("a bound run", plan.bind(q, k, v, out=out), base, finish)
     tell("a plan, output given", lambda: plan(q, k, v, out=out), base, finish)

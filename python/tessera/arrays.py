@@ -202,6 +202,8 @@ class TorchView(View):
         try:
             if (x.shape != self.shape or x.stride() != self.strides or x.dtype is not self.dtype
                     or x.device != self.device):
+                if not is_torch(x):
+                    return self.convert(x)
                 self.check(x)
                 self.strides, self.device = x.stride(), x.device
             if x.requires_grad and torch_module().is_grad_enabled():

@@ -15,16 +15,21 @@ from .plan import BackwardPlan, Plan
 attend: Any = None  # of tessera.torch, once a tensor of torch comes
 
 
-def numpy_key(pattern: Pattern, q: Any, k: Any, v: Any, *rest: Any) -> tuple:
-    """Key of a plan for numpy arrays: all that it depends on."""
+def numpy_plan(kind: type, pattern: Pattern, q: Any, k: Any, v: Any, scale: float | None, softcap: float, alibi: Any,
+               sink: Any, dropout: float, seed: Any, **fields: Any) -> Any:
+    """The plan that is kept for these arrays, made where there is none."""
+    if k.dtype != q.dtype or v.dtype != q.dtype:
+        hold_types(q, k, v)
+    if dropout and seed is None:
+        raise ArgumentError("seed is None, and dropout is not 0: give a word, numpy.array([number], numpy.uint64)")
     aligned = (data_of(q) | data_of(k) | data_of(v)) & 15
-    return (pattern.number, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides, q.dtype, aligned,
-            *rest)
-
-
-def modifiers(scale: float | None, softcap: float, alibi: Any, sink: Any, dropout: float) -> dict[str, Any]:
-    """Fields of a problem; which arrays there are, not what they hold."""
-    return dict(scale=scale, softcap=softcap, alibi=int(alibi is not None), sink=int(sink is not None), dropout=dropout)
+    key = (kind, hold(pattern, "pattern").number, q.shape, k.shape, v.shape, q.strides, k.strides, v.strides, q.dtype,
+           aligned, scale, softcap, alibi is None, sink is None, dropout, *fields.values())
+    plan = plan_cache.find(key)
+    if plan is None:
+        plan = plan_cache.keep(key, kind(pattern, q, k, v, scale=scale, softcap=softcap, alibi=int(alibi is not None),
+                                         sink=int(sink is not None), dropout=dropout, **fields))
+    return plan
 
 
 def attention(q: Any, k: Any, v: Any, pattern: Pattern, *, scale: float | None = None, return_lse: bool = False,
@@ -42,15 +47,13 @@ def attention(q: Any, k: Any, v: Any, pattern: Pattern, *, scale: float | None =
     """
     if not isinstance(q, numpy.ndarray):
         return on_torch(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed)
-    k, v = array(k, "k"), array(v, "v")
-    if is_torch(k) or is_torch(v):
-        raise ArgumentError("q is a numpy.ndarray, and k or v a torch.Tensor: give arrays of one kind")
-    hold_types(q, k, v)
-    if dropout and seed is None:
-        raise ArgumentError("seed is None, and dropout is not 0: give a word, numpy.array([number], numpy.uint64)")
-    options = modifiers(scale, softcap, alibi, sink, dropout)
-    key = numpy_key(hold(pattern, "pattern"), q, k, v, *options.values())
-    plan = plan_cache.find(key) or plan_cache.keep(key, Plan(pattern, q, k, v, **options))
+    if not isinstance(k, numpy.ndarray) or not isinstance(v, numpy.ndarray):
+        k, v = array(k, "k"), array(v, "v")
+        if is_torch(k) or is_torch(v):
+            raise ArgumentError("q is a numpy.ndarray, and k or v a torch.Tensor: give arrays of one kind")
+    plan = numpy_plan(Plan, pattern, q, k, v, scale, softcap, alibi, sink, dropout, seed)
+    if alibi is None and sink is None and not dropout:
+        return plan(q, k, v, return_lse=return_lse)
     return plan(q, k, v, return_lse=return_lse, alibi=alibi, sink=sink, seed=seed if dropout else None)
 
 
@@ -76,13 +79,11 @@ def attention_backward(q: Any, k: Any, v: Any, pattern: Pattern, o: Any, lse: An
     some of "q", "k", "v", "alibi" and "sink".
     """
     q, k, v = (array(x, name) for name, x in (("q", q), ("k", k), ("v", v)))
-    options = modifiers(scale, softcap, alibi, sink, dropout)
-    gradients = tuple(gradients)
+    fields = {"gradients": tuple(gradients)}
     if is_torch(q):
-        plan = BackwardPlan(pattern, q, k, v, gradients=gradients, **options)
+        plan = BackwardPlan(pattern, q, k, v, scale=scale, softcap=softcap, alibi=int(alibi is not None),
+                            sink=int(sink is not None), dropout=dropout, **fields)
     else:
-        key = numpy_key(hold(pattern, "pattern"), q, k, v, "backward", gradients, *options.values())
-        plan = plan_cache.find(key) or plan_cache.keep(
-            key, BackwardPlan(pattern, q, k, v, gradients=gradients, **options))
+        plan = numpy_plan(BackwardPlan, pattern, q, k, v, scale, softcap, alibi, sink, dropout, seed, **fields)
     found = plan(q, k, v, o, lse, d_o, d_lse=d_lse, alibi=alibi, sink=sink, seed=seed if dropout else None)
-    return tuple(found[name] for name in gradients)
+    return tuple(found[name] for name in fields["gradients"])

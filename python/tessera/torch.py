@@ -260,7 +260,8 @@ def attend(q: Any, k: Any, v: Any, pattern: Pattern, scale: float | None, return
     if function is not None:
         if q.dtype == torch.float64:
             raise UnsupportedError("q is float64: there is no double precision; convert it first")
-        found = function(q, k, v, alibi, sink, seed, pattern.key, float(scale or 0.0), float(softcap), float(dropout))
+        key = hold(pattern, "pattern").key
+        found = function(q, k, v, alibi, sink, seed, key, float(scale or 0.0), float(softcap), float(dropout))
         return found if return_lse else found[0]
     if k.dtype is not q.dtype or v.dtype is not q.dtype:
         hold_types(q, k, v)

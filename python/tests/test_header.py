@@ -101,6 +101,11 @@ class Header(unittest.TestCase):
         self.assertEqual(runs[0][1:], ["False", "False"])
         self.assertLess(min(float(run[0]) for run in runs), 0.05)
 
+    def test_the_report_of_the_environment_names_library_and_kernels(self):
+        run = subprocess.run([sys.executable, "-m", "tessera"], capture_output=True, text=True, check=True)
+        self.assertIn(tessera.library.path, run.stdout)
+        self.assertRegex(run.stdout, r"\d+ of \d+ kernels run here")
+
 
 if __name__ == "__main__":
     unittest.main()
