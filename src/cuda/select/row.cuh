@@ -13,6 +13,9 @@
 #include "device/cluster.cuh"
 #include "device/warp.cuh"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #define SELECT_LANE 8                   /* columns of a lane */
 #define SELECT_CHUNK (32 * SELECT_LANE) /* columns */
 
@@ -71,13 +74,45 @@ static __device__ __forceinline__ void select_load(select_piece<S> *out, const s
     }
 }
 
+/* A word as two numbers of a type. */
+template <class T> static __device__ __forceinline__ T select_pair(uint32_t word) {
+    T x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+template <class T> static __device__ __forceinline__ uint32_t select_word(T x) {
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    return word;
+}
+
+/* The keys of a word's one or two scores, as select_key has them, but for NaN: its key is that of -Inf, `low` - 1. Both
+ * are below all that can be chosen. half: f16. */
+template <class S>
+static __device__ __forceinline__ uint32_t select_word_keys(uint32_t word, bool half) {
+    if (sizeof(S) == 4) {
+        const float x = fmaxf(__uint_as_float(word), -INFINITY) + 0.0f; /* -0 becomes +0 */
+        word = __float_as_uint(x);
+        return word ^ ((uint32_t)((int32_t)word >> 31) | 0x80000000u);
+    }
+    if (half)
+        word = select_word(
+            __hadd2(__hmax2(select_pair<__half2>(word), select_pair<__half2>(0xfc00fc00u)),
+                    select_pair<__half2>(0)));
+    else
+        word = select_word(__hadd2(
+            __hmax2(select_pair<__nv_bfloat162>(word), select_pair<__nv_bfloat162>(0xff80ff80u)),
+            select_pair<__nv_bfloat162>(0)));
+    return word ^ ((word >> 15 & 0x00010001u) * 0xffffu | 0x80008000u);
+}
+
 /* Scores become keys. */
 template <class S>
-static __device__ __forceinline__ void select_keys_make(select_piece<S> *x,
-                                                        const struct select_keys &keys) {
+static __device__ __forceinline__ void select_keys_make(select_piece<S> *x, bool half) {
+    uint32_t *word = &x->word[0].x;
 #pragma unroll
-    for (int i = 0; i < SELECT_LANE; i++)
-        x->put(i, select_key(x->get(i), 8 * sizeof(S), keys.low, keys.high));
+    for (int i = 0; i < 2 * (int)sizeof(S); i++)
+        word[i] = select_word_keys<S>(word[i], half);
 }
 
 /* Bits of the columns first ... first + 7 that are from `begin` on and below `end`. */

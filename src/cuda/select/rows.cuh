@@ -50,24 +50,40 @@ template <class M> static __device__ __forceinline__ M block_before(M x, M *room
     return before + up - x;
 }
 
+static __device__ __forceinline__ void select_cluster_wait(void) {
+    if (cluster_size() > 1)
+        cluster_wait();
+}
+
+/* Mass of a digit over all CTAs: loads of all of them are under way at once. */
+template <class M>
+static __device__ __forceinline__ M select_mass_of(select_shared<M> *s, int which, int digit) {
+    const int ranks = cluster_size();
+    M *own = &s->mass[which][digit], x[CLUSTER_MAX], sum = 0;
+    if (ranks == 1)
+        return *own;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER_MAX; rank++)
+        x[rank] = rank < ranks ? *cluster_at(own, rank) : 0;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER_MAX; rank++)
+        sum += x[rank];
+    return sum;
+}
+
 /* The digit, from the highest, with which the mass of all CTAs reaches the target; -1: none. */
 template <class M>
 static __device__ __forceinline__ void select_digit(select_shared<M> *s, int which, M target,
                                                     int digits) {
     const int each = SELECT_DIGITS / blockDim.x, top = digits - each * (int)threadIdx.x;
-    const int ranks = cluster_size();
     M own = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-        const M *from = cluster_at(s->mass[which], rank);
-        for (int i = 0; i < each; i++)
-            own += top - i > 0 ? from[top - i - 1] : 0;
-    }
+#pragma unroll 2
+    for (int i = 1; i <= each; i++)
+        own += top >= i ? select_mass_of(s, which, top - i) : 0;
     M before = block_before(own, s->warps);
     if (before < target && before + own >= target) {
         for (int digit = top - 1;; digit--) {
-            M at = 0;
-            for (int rank = 0; rank < ranks; rank++)
-                at += cluster_at(s->mass[which], rank)[digit];
+            const M at = select_mass_of(s, which, digit);
             if (before + at >= target) {
                 s->digit = digit, s->left = target - before;
                 break;
@@ -85,72 +101,115 @@ template <class S, class M> struct select_warp {
     uint4 *keys;        /* resident ones of this lane */
     int32_t first, end; /* columns of this warp; those of the row */
 
+    static constexpr int BITS = 8 * (int)sizeof(S);
+    static constexpr int WORDS = (int)sizeof(S) / 2; /* of 16 bytes, of a lane and chunk */
+    static constexpr bool WEIGHS = sizeof(M) == 8;
+
     __device__ __forceinline__ int32_t column(int i) const {
         return first + i * SELECT_CHUNK + warp_lane() * SELECT_LANE;
     }
     __device__ __forceinline__ int chunks() const {
         return min(p.span, (end - first + SELECT_CHUNK - 1) / SELECT_CHUNK);
     }
-    /* Keys by scores alone, of the lane's columns of chunk i. */
-    template <bool AGAIN> __device__ __forceinline__ void read(select_piece<S> *x, int i) const {
-        uint4 *held = keys + (size_t)i * 32 * (sizeof(S) / 2);
-        if (AGAIN && i < p.resident) {
+    __device__ __forceinline__ uint4 *held(int i) const {
+        return keys + i * 32 * WORDS;
+    }
+    /* Columns of chunk i that are kept get their key. */
+    __device__ __forceinline__ void keep(select_piece<S> *x, int i) const {
+        const int32_t begin = first + i * SELECT_CHUNK;
+        if (begin >= at.row.kept && begin + SELECT_CHUNK <= at.row.tail)
+            return;
+        const uint32_t kept = select_kept_bits(at.row, column(i));
 #pragma unroll
-            for (int w = 0; w < (int)sizeof(S) / 2; w++)
-                x->word[w] = held[32 * w];
+        for (int c = 0; c < SELECT_LANE; c++)
+            if (kept >> c & 1)
+                x->put(c, SELECT_KEPT(BITS));
+    }
+    /* Keys of the lane's columns of chunk i; where masses are weights, by their scores alone. */
+    template <bool AGAIN> __device__ __forceinline__ void read(select_piece<S> *x, int i) const {
+        const bool stays = i < p.resident;
+        if (AGAIN && stays) {
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                x->word[w] = held(i)[32 * w];
             return;
         }
         select_load(x, at, p.whole, column(i));
-        select_keys_make(x, p.keys);
-        if (i < p.resident)
+        select_keys_make(x, p.type == TESS_F16);
+        if (!WEIGHS)
+            keep(x, i);
+        if (stays)
 #pragma unroll
-            for (int w = 0; w < (int)sizeof(S) / 2; w++)
-                held[32 * w] = x->word[w];
+            for (int w = 0; w < WORDS; w++)
+                held(i)[32 * w] = x->word[w];
     }
-    /* Counts the digit between shift and known, of keys whose upper bits are those of `key`. */
+    /* Counts the digit between shift and known, of keys whose upper bits are those of `key`; AGAIN: not the first. The
+     * lowest digits count what cannot be chosen. */
     template <bool AGAIN>
     __device__ __forceinline__ void count(int which, uint32_t key, int known, int shift) const {
-        const float most =
-            sizeof(M) == 8 ? select_score(select_stored(shared->most[1], p.keys.bits), p.type) : 0;
+        uint32_t *mass = reinterpret_cast<uint32_t *>(shared->mass[which]);
+        const uint32_t digits = (1u << (known - shift)) - 1;
         const int n = chunks();
 #pragma unroll 2
         for (int i = 0; i < n; i++) {
             select_piece<S> x;
             read<AGAIN>(&x, i);
-            const uint32_t kept = select_kept_bits(at.row, column(i));
 #pragma unroll
             for (int c = 0; c < SELECT_LANE; c++) {
-                const uint32_t scored = x.get(c);
-                const uint32_t is = kept >> c & 1 ? SELECT_KEPT(8 * (int)sizeof(S)) : scored;
-                if (!is || (uint64_t)(is ^ key) >> known)
-                    continue;
-                M *to = &shared->mass[which][is >> shift & ((1u << (known - shift)) - 1)];
-                if (sizeof(M) == 4)
-                    atomicAdd((unsigned *)to, 1u);
-                else if (scored)
-                    atomicAdd((unsigned long long *)to,
-                              select_weight(
-                                  select_score(select_stored(scored, p.keys.bits), p.type), most));
+                const uint32_t is = x.get(c);
+                if (!AGAIN)
+                    atomicAdd(&mass[is >> shift], 1u);
+                else if ((is ^ key) >> known == 0)
+                    atomicAdd(&mass[is >> shift & digits], 1u);
             }
         }
     }
-    /* Bits of the columns of chunk i that are above the cut and equal to it. */
-    template <bool AGAIN>
-    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i,
-                                            uint32_t cut) const {
+    /* Adds weights likewise. */
+    __device__ __forceinline__ void weigh(int which, uint32_t key, int known, int shift) const {
+        const float most = select_score(select_stored(shared->most[1], BITS), p.type);
+        const int n = chunks();
+        for (int i = 0; i < n; i++) {
+            select_piece<S> scored, x;
+            read<true>(&scored, i);
+            x = scored;
+            keep(&x, i);
+#pragma unroll
+            for (int c = 0; c < SELECT_LANE; c++) {
+                const uint32_t is = x.get(c), by = scored.get(c);
+                if (by < p.keys.low || (uint64_t)(is ^ key) >> known)
+                    continue;
+                const uint64_t weight =
+                    select_weight(select_score(select_stored(by, BITS), p.type), most);
+                atomicAdd((unsigned long long *)&shared
+                              ->mass[which][is >> shift & ((1u << (known - shift)) - 1)],
+                          (unsigned long long)weight);
+            }
+        }
+    }
+    /* Bits of the columns of chunk i that are above the cut and equal to it. FIRST: they stay where its keys were. */
+    template <bool FIRST>
+    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, uint32_t cut,
+                                            bool again) const {
+        uint32_t *bits = &held(i)->x, more = 0, same = 0;
+        if (!FIRST && i < p.resident) {
+            *above = *bits & 0xff, *equal = *bits >> 8;
+            return;
+        }
         select_piece<S> x;
-        uint32_t more = 0, same = 0;
-        read<AGAIN>(&x, i);
-        const uint32_t kept = select_kept_bits(at.row, column(i));
+        if (again)
+            read<true>(&x, i);
+        else
+            read<false>(&x, i);
+        if (WEIGHS)
+            keep(&x, i);
 #pragma unroll
         for (int c = 0; c < SELECT_LANE; c++) {
-            more |= (uint32_t)(x.get(c) > cut) << c;
-            same |= (uint32_t)(x.get(c) == cut) << c;
+            more |= x.get(c) > cut ? 1u << c : 0;
+            same |= x.get(c) == cut ? 1u << c : 0;
         }
-        if (cut == SELECT_KEPT(8 * (int)sizeof(S)))
-            *above = 0, *equal = kept;
-        else
-            *above = more | kept, *equal = cut ? same & ~kept : 0;
+        *above = more, *equal = same;
+        if (FIRST && i < p.resident)
+            *bits = more | same << 8;
     }
 };
 
@@ -169,7 +228,7 @@ static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
     if (warp_lane() == 0)
         atomicMax(&w.shared->most[0], most);
     __syncthreads();
-    cluster_wait();
+    select_cluster_wait();
     if (threadIdx.x == 0) {
         for (int rank = 0; rank < cluster_size(); rank++)
             most = max(most, *cluster_at(&w.shared->most[0], rank));
@@ -178,49 +237,56 @@ static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
     __syncthreads();
 }
 
+/* TOP_P: the mass that is to be reached, once the first digit is counted. */
+template <class M>
+static __device__ __forceinline__ M select_target(select_shared<M> *s, uint32_t share) {
+    M own = 0;
+    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
+        own += select_mass_of(s, 0, i);
+    const M before = block_before(own, s->warps);
+    if (threadIdx.x == blockDim.x - 1)
+        s->left = before + own;
+    __syncthreads();
+    const M target = (M)select_mass(s->left, share);
+    __syncthreads();
+    return target;
+}
+
 template <class S, class M>
 static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S, M> &w) {
-    const int bits = 8 * (int)sizeof(S);
-    const bool weighs = sizeof(M) == 8;
+    const int bits = w.BITS;
+    const uint32_t low = w.p.keys.low;
     select_shared<M> *s = w.shared;
     uint32_t key = 0;
     M target = (M)w.at.row.k;
     if (w.p.shape.mode == TESS_SELECT_THRESHOLD)
-        return {w.p.shape.bound, INT32_MAX};
-    if (weighs)
+        return {w.p.shape.bound - 1, 0};
+    if (w.WEIGHS)
         select_most(w);
     for (int known = bits, shift, which = 0; known; known = shift, which ^= 1) {
         shift = select_shift(known);
-        if (known < bits || weighs)
+        if (w.WEIGHS)
+            w.weigh(which, key, known, shift);
+        else if (known < bits)
             w.template count<true>(which, key, known, shift);
         else
             w.template count<false>(which, key, known, shift);
         __syncthreads();
-        cluster_wait();
+        select_cluster_wait();
         for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
             s->mass[which ^ 1][i] = 0;
-        if (weighs && known == bits) {
-            M own = 0;
-            for (int rank = 0; rank < cluster_size(); rank++)
-                for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
-                    own += cluster_at(s->mass[which], rank)[i];
-            const M before = block_before(own, s->warps);
-            if (threadIdx.x == blockDim.x - 1)
-                s->left = before + own;
-            __syncthreads();
-            target = (M)select_mass(s->left, w.p.shape.share);
-            __syncthreads();
-        }
+        if (w.WEIGHS && known == bits)
+            target = select_target(s, w.p.shape.share);
         if (!target) /* nothing but what is kept, of TOP_P */
-            return {SELECT_KEPT(bits), weighs ? INT32_MAX : 0};
+            return {SELECT_KEPT(bits), w.WEIGHS ? INT32_MAX : 0};
         select_digit(s, which, target, 1 << (known - shift));
         __syncthreads();
-        if (s->digit < 0) /* no more is there: all are chosen */
-            return {0, 0};
+        if (s->digit < 0 || (known == bits && (uint32_t)s->digit < low >> shift))
+            return {low - 1, 0}; /* no more can be chosen */
         key |= (uint32_t)s->digit << shift;
         target = s->left;
     }
-    if (!weighs)
+    if (!w.WEIGHS)
         return {key, (int32_t)target};
     if (key == SELECT_KEPT(bits))
         return {key, INT32_MAX};
@@ -239,23 +305,20 @@ static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, 
     const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
     for (int i = 0; i < n; i++) {
         uint32_t above, equal;
-        if (again)
-            w.template compare<true>(&above, &equal, i, cut.key);
-        else
-            w.template compare<false>(&above, &equal, i, cut.key);
+        w.template compare<true>(&above, &equal, i, cut.key, again);
         more += __popc(above), same += __popc(equal);
     }
     more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
     if (warp_lane() == 0)
         s->counts[warp] = make_int2(more, same);
     __syncthreads();
-    cluster_wait();
+    select_cluster_wait();
     if (warp == 0) {
         const int ranks = cluster_size(), mine = cluster_rank();
         int2 all = {0, 0};
         for (int rank = 0; rank < ranks; rank++) {
-            const int2 x =
-                warp_lane() < warps ? cluster_at(s->counts, rank)[warp_lane()] : make_int2(0, 0);
+            const int2 *from = ranks == 1 ? s->counts : cluster_at(s->counts, rank);
+            const int2 x = warp_lane() < warps ? from[warp_lane()] : make_int2(0, 0);
             const int2 up = {warp_inclusive(x.x), warp_inclusive(x.y)};
             if (rank == mine)
                 s->before[warp_lane()] = make_int2(all.x + up.x - x.x, all.y + up.y - x.y);
@@ -294,12 +357,12 @@ static __device__ __forceinline__ void select_row_choose(const struct select_par
     for (int i = 0; i < n; i++) {
         uint32_t above = 0, equal = 0;
         if (i < w.chunks())
-            w.template compare<true>(&above, &equal, i, cut.key);
-        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, equal);
+            w.template compare<false>(&above, &equal, i, cut.key, true);
+        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0);
     }
     select_close(p, at, sum.x + min(sum.y, cut.ties), cluster_rank() * blockDim.x + threadIdx.x,
                  cluster_size() * blockDim.x);
-    cluster_wait(); /* others have read this CTA's shared memory */
+    select_cluster_wait(); /* others have read this CTA's shared memory */
 }
 
 template <class S, class M>

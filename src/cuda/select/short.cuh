@@ -20,17 +20,17 @@ static __device__ __forceinline__ int32_t short_count(const uint32_t (&key)[KEYS
 /* The highest key that `target` keys reach; where just as many do, the search ends early. */
 template <int KEYS>
 static __device__ __forceinline__ select_cut short_cut(const uint32_t (&key)[KEYS], int bits,
-                                                       int32_t target) {
+                                                       uint32_t low, int32_t target) {
     uint32_t cut = 0;
     for (int bit = bits - 1; bit >= 0; bit--) {
         const uint32_t least = cut | 1u << bit;
         const int32_t n = short_count(key, least);
-        if (n == target)
+        if (n == target && least >= low)
             return {least - 1, 0};
-        cut = n > target ? least : cut;
+        cut = n >= target ? least : cut;
     }
-    if (!cut) /* fewer can be chosen */
-        return {0, 0};
+    if (cut < low) /* fewer can be chosen */
+        return {low - 1, 0};
     return {cut, cut == UINT32_MAX ? target : target - short_count(key, cut + 1)};
 }
 
@@ -49,15 +49,14 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS)
             const uint32_t kept = select_kept_bits(at.row, first);
             select_piece<S> x;
             select_load(&x, at, p.whole, first);
+            select_keys_make(&x, p.type == TESS_F16);
 #pragma unroll
             for (int c = 0; c < SELECT_LANE; c++)
-                key[i * SELECT_LANE + c] =
-                    kept >> c & 1 ? SELECT_KEPT(bits)
-                                  : select_key(x.get(c), bits, p.keys.low, p.keys.high);
+                key[i * SELECT_LANE + c] = kept >> c & 1 ? SELECT_KEPT(bits) : x.get(c);
         }
-        select_cut cut = {p.shape.bound, INT32_MAX};
+        select_cut cut = {p.shape.bound - 1, 0};
         if (p.shape.mode == TESS_SELECT_EXACT && at.row.k)
-            cut = short_cut(key, bits, at.row.k);
+            cut = short_cut(key, bits, p.keys.low, at.row.k);
         else if (p.shape.mode == TESS_SELECT_EXACT)
             cut = {SELECT_KEPT(bits), 0};
         select_progress done = {0, 0};

@@ -14,12 +14,9 @@
 
 #include "select/rows.cuh"
 
-#include <cuda_fp16.h>
-
-#define STREAM_WARPS 8 /* at most in a CTA */
-#define STREAM_CTAS(S)                                                                             \
-    (sizeof(S) == 4 ? 2 : 3) /* at least on a multiprocessor: registers for a step */
-#define STREAM_GROUP 4       /* chunks that a warp reads at once */
+#define STREAM_WARPS 8                            /* at most in a CTA */
+#define STREAM_CTAS 3                             /* at least on a multiprocessor */
+#define STREAM_GROUP 4                            /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
 #define STREAM_SAMPLE 512                         /* pieces of 16 bytes */
 
@@ -105,17 +102,18 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
     uint4 *sample = reinterpret_cast<uint4 *>(r.scores);
     for (int i = threadIdx.x; i < taken; i += blockDim.x) {
         union {
-            uint4 word;
-            S stored[16 / sizeof(S)];
+            uint4 whole;
+            uint32_t word[4];
+            S key[16 / sizeof(S)];
         } x;
-        x.word = from[(int64_t)i * pieces / taken];
+        x.whole = from[(int64_t)i * pieces / taken];
 #pragma unroll
-        for (int c = 0; c < each; c++) {
-            x.stored[c] = (S)select_key(x.stored[c], bits, p.keys.low, p.keys.high);
-            if (x.stored[c])
-                atomicAdd(&s->mass[x.stored[c] >> shift], 1u);
-        }
-        sample[i] = x.word;
+        for (int c = 0; c < 4; c++)
+            x.word[c] = select_word_keys<S>(x.word[c], p.type == TESS_F16);
+#pragma unroll
+        for (int c = 0; c < each; c++)
+            atomicAdd(&s->mass[x.key[c] >> shift], 1u);
+        sample[i] = x.whole;
     }
     const int32_t k = at.row.k - at.row.kept - (at.row.end - at.row.tail);
     const float all = (float)(taken * each), share = (float)max(k, 0) / (float)at.row.end;
@@ -128,12 +126,12 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
         stream_digit(s, s->mass, target[which], which);
     const uint32_t first[2] = {s->digit[0], s->digit[1]}, left[2] = {s->left[0], s->left[1]};
     for (int which = 0; which < 2; which++) { /* all threads take one way */
-        if (first[which] == SELECT_DIGITS)
+        if (first[which] == SELECT_DIGITS || first[which] < p.keys.low >> shift)
             continue;
         stream_zero(second);
         for (int i = threadIdx.x; i < taken * each; i += blockDim.x) {
             const uint32_t key = r.scores[i];
-            if (key && key >> shift == first[which])
+            if (key >> shift == first[which])
                 atomicAdd(&second[key >> below & ((1u << (shift - below)) - 1)], 1u);
         }
         __syncthreads();
@@ -145,79 +143,103 @@ static __device__ __forceinline__ stream_bracket stream_sample(const struct sele
     return {max(bound[0], p.keys.low), min(max(bound[1], p.keys.low), p.keys.high)};
 }
 
-/* Bits of a lane's scores above hi, and of those at least lo. HALF: f16. */
-template <class S, bool HALF>
-static __device__ __forceinline__ void stream_bits(const select_piece<S> &x, float lo, float hi,
-                                                   uint32_t *above, uint32_t *least) {
-    *above = *least = 0;
-#pragma unroll
-    for (int c = 0; c < SELECT_LANE; c++) {
-        const uint32_t stored = x.get(c);
-        const float score = HALF ? __half2float(__ushort_as_half((unsigned short)stored))
-                                 : __uint_as_float(sizeof(S) == 2 ? stored << 16 : stored);
-        *above |= score > hi ? 1u << c : 0;
-        *least |= score >= lo ? 1u << c : 0;
+/* Scores of a bracket, as each 32 bits of a row hold them. */
+struct stream_limits {
+    uint32_t lo, hi;
+    bool half; /* f16 */
+};
+
+/* Masks of the one or two scores of a word that are above hi, and of those at least lo. */
+template <class S>
+static __device__ __forceinline__ void stream_compare(uint32_t word, const stream_limits &limits,
+                                                      uint32_t *above, uint32_t *least) {
+    if (sizeof(S) == 4) {
+        const float score = __uint_as_float(word);
+        *above = score > __uint_as_float(limits.hi) ? UINT32_MAX : 0;
+        *least = score >= __uint_as_float(limits.lo) ? UINT32_MAX : 0;
+    } else if (limits.half) {
+        *above = __hgt2_mask(select_pair<__half2>(word), select_pair<__half2>(limits.hi));
+        *least = __hge2_mask(select_pair<__half2>(word), select_pair<__half2>(limits.lo));
+    } else {
+        *above =
+            __hgt2_mask(select_pair<__nv_bfloat162>(word), select_pair<__nv_bfloat162>(limits.hi));
+        *least =
+            __hge2_mask(select_pair<__nv_bfloat162>(word), select_pair<__nv_bfloat162>(limits.lo));
     }
 }
 
-/* A word of a lane for each step of a warp: bit c is column `first + c`. */
+/* Bits of a lane's scores above hi, and of those from lo to hi. */
+template <class S>
+static __device__ __forceinline__ void stream_bits(const select_piece<S> &x,
+                                                   const stream_limits &limits, uint32_t *above,
+                                                   uint32_t *within) {
+    const uint32_t *word = &x.word[0].x;
+    uint32_t more = 0, same = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * (int)sizeof(S); i++) {
+        const uint32_t bits = sizeof(S) == 4 ? 1u << i : 0x00020001u << 2 * i;
+        uint32_t is_above, is_least;
+        stream_compare<S>(word[i], limits, &is_above, &is_least);
+        more |= is_above & bits, same |= is_least & bits;
+    }
+    if (sizeof(S) == 2)
+        more |= more >> 16, same |= same >> 16;
+    *above = more & 0xff, *within = same & ~more & 0xff;
+}
+
+/* The scores of a step that lie within the bracket, in their order, find room. */
+template <class S>
+static __device__ __forceinline__ void stream_keep(const select_at &at, const stream_room<S> &r,
+                                                   int step, uint32_t within) {
+    int32_t sum;
+    int32_t to = warp_before(__popc(within), &sum);
+    if (!sum)
+        return;
+    uint32_t place = 0;
+    if (warp_lane() == 0)
+        r.start[step] = place = atomicAdd(&r.shared->used, (uint32_t)sum);
+    to += (int32_t)__shfl_sync(WARP_ALL, place, 0);
+    const S *from = static_cast<const S *>(at.scores) + step * STREAM_STEP + warp_lane() * 32;
+    for (; within && to < r.most; within &= within - 1)
+        r.scores[to++] = from[__ffs((int)within) - 1];
+}
+
+/* A word of a lane for each step of a warp: bit c is column 32 lane + c of the step. */
 template <class S>
 static __device__ __forceinline__ void stream_read(const struct select_params &p,
                                                    const select_at &at, const stream_room<S> &r,
                                                    stream_bracket bracket, bool keep, int2 *sum) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
-    const float lo = bracket.lo > p.keys.high
-                         ? INFINITY
-                         : select_score(select_stored(bracket.lo, p.keys.bits), p.type);
-    const float hi = select_score(select_stored(bracket.hi, p.keys.bits), p.type);
+    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* of one score, one or two */
+    const stream_limits limits = {select_stored(min(bracket.lo, p.keys.high), p.keys.bits) * each,
+                                  select_stored(bracket.hi, p.keys.bits) * each,
+                                  p.type == TESS_F16};
+    const int end = min((warp + 1) * p.span, p.words / 32);
     int32_t more = 0, same = 0;
-    for (int step = warp * p.span; step < (warp + 1) * p.span && step * 32 < p.words; step++) {
-        const int32_t first = step * STREAM_STEP + lane * SELECT_LANE;
-        select_piece<S> x[STREAM_GROUP];
-        uint32_t within[STREAM_GROUP], packed[2] = {0, 0};
+    for (int step = warp * p.span; step < end; step++) {
+        const int32_t begin = step * STREAM_STEP, first = begin + lane * SELECT_LANE;
+        const bool plain = begin >= at.row.kept && begin + STREAM_STEP <= at.row.tail;
         uint8_t *above_to = reinterpret_cast<uint8_t *>(r.above + step * 32) + lane;
         uint8_t *within_to = reinterpret_cast<uint8_t *>(r.within + step * 32) + lane;
+        select_piece<S> x[STREAM_GROUP];
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++)
             select_load(&x[g], at, true, first + g * SELECT_CHUNK);
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++) {
-            uint32_t above, least;
-            if (sizeof(S) == 2 && p.type == TESS_F16)
-                stream_bits<S, true>(x[g], lo, hi, &above, &least);
-            else
-                stream_bits<S, false>(x[g], lo, hi, &above, &least);
-            const uint32_t kept = select_kept_bits(at.row, first + g * SELECT_CHUNK);
-            above |= kept, within[g] = least & ~above;
-            above_to[32 * g] = (uint8_t)above, within_to[32 * g] = (uint8_t)within[g];
-            more += __popc(above), same += __popc(within[g]);
-            packed[g / 2] += __popc(within[g]) << g % 2 * 16;
+            uint32_t above, within;
+            stream_bits(x[g], limits, &above, &within);
+            if (!plain) {
+                above |= select_kept_bits(at.row, first + g * SELECT_CHUNK);
+                within &= ~above;
+            }
+            above_to[32 * g] = (uint8_t)above, within_to[32 * g] = (uint8_t)within;
         }
-        if (!keep || !__any_sync(WARP_ALL, packed[0] | packed[1]))
-            continue;
-        /* Scores within, in the order of their columns: places within chunks, then of chunks. */
-        const uint32_t up[2] = {warp_inclusive(packed[0]), warp_inclusive(packed[1])};
-        const uint32_t sums[2] = {__shfl_sync(WARP_ALL, up[0], 31),
-                                  __shfl_sync(WARP_ALL, up[1], 31)};
-        uint32_t place = 0;
-        if (lane == 0) {
-            place = atomicAdd(&r.shared->used, (sums[0] & 0xffff) + (sums[0] >> 16) +
-                                                   (sums[1] & 0xffff) + (sums[1] >> 16));
-            r.start[step] = place;
-        }
-        place = __shfl_sync(WARP_ALL, place, 0);
-#pragma unroll
-        for (int g = 0; g < STREAM_GROUP; g++) {
-            uint32_t to = place + ((up[g / 2] - packed[g / 2]) >> g % 2 * 16 & 0xffff);
-#pragma unroll
-            for (int c = 0; c < SELECT_LANE; c++)
-                if (within[g] >> c & 1) {
-                    if (to < (uint32_t)r.most)
-                        r.scores[to] = (S)x[g].get(c);
-                    to++;
-                }
-            place += sums[g / 2] >> g % 2 * 16 & 0xffff;
-        }
+        __syncwarp();
+        const uint32_t within = r.within[step * 32 + lane];
+        more += __popc(r.above[step * 32 + lane]), same += __popc(within);
+        if (keep)
+            stream_keep(at, r, step, within);
     }
     *sum = make_int2(__reduce_add_sync(WARP_ALL, more), __reduce_add_sync(WARP_ALL, same));
 }
@@ -263,22 +285,25 @@ static __device__ __forceinline__ select_cut stream_cut(const struct select_para
     return {bracket.lo + key, (int32_t)target};
 }
 
-/* Columns of a step within the bracket that are above the cut, and equal to it. */
+/* Columns of a step within the bracket: those above the cut join `above`, those equal to it stay. */
 template <class S>
-static __device__ __forceinline__ void
-stream_within(const struct select_params &p, const stream_room<S> &r, int step, uint32_t within,
-              uint32_t cut, uint32_t *more, uint32_t *same) {
+static __device__ __forceinline__ void stream_settle(const struct select_params &p,
+                                                     const stream_room<S> &r, int step,
+                                                     uint32_t cut, int32_t *more, int32_t *same) {
+    const int place = step * 32 + warp_lane();
+    uint32_t within = r.within[place], above = 0, equal = 0;
     int32_t sum;
     int32_t from = warp_before(__popc(within), &sum);
     if (!sum)
         return;
-    from += (int32_t)r.start[step];
-    for (; within; within &= within - 1) {
+    for (from += (int32_t)r.start[step]; within; within &= within - 1) {
         const uint32_t key =
             select_key(r.scores[from++], 8 * (int)sizeof(S), p.keys.low, p.keys.high);
         const uint32_t bit = within & (0 - within);
-        *more |= key > cut ? bit : 0, *same |= key == cut ? bit : 0;
+        above |= key > cut ? bit : 0, equal |= key == cut ? bit : 0;
     }
+    r.above[place] |= above, r.within[place] = equal;
+    *more += __popc(above), *same += __popc(equal);
 }
 
 /* The key of the cut among the row's columns that are not kept, of which `target` are chosen; 0: there are fewer. */
@@ -296,9 +321,10 @@ static __device__ __forceinline__ uint32_t stream_key(const struct select_params
             const uint32_t kept = select_kept_bits(at.row, first);
             select_piece<S> x;
             select_load(&x, at, true, first);
-            select_keys_make(&x, p.keys);
+            select_keys_make(&x, p.type == TESS_F16);
             for (int c = 0; c < SELECT_LANE; c++)
-                if (x.get(c) && !(kept >> c & 1) && (uint64_t)(x.get(c) ^ key) >> known == 0)
+                if (x.get(c) >= p.keys.low && !(kept >> c & 1) &&
+                    (uint64_t)(x.get(c) ^ key) >> known == 0)
                     atomicAdd(&s->mass[x.get(c) >> shift & ((1u << (known - shift)) - 1)], 1u);
         }
         __syncthreads();
@@ -365,30 +391,20 @@ static __device__ __forceinline__ void stream_row(const struct select_params &p,
             cut = stream_cut(p, r, f.bracket, (uint32_t)cut.ties);
         else
             cut.key = UINT32_MAX;
-        for (int step = first; step < end; step++) {
-            uint32_t above = 0, equal = 0;
-            stream_within(p, r, step, r.within[step * 32 + lane], cut.key, &above, &equal);
-            more += __popc(above), same += __popc(equal);
-        }
+        for (int step = first; step < end; step++)
+            stream_settle(p, r, step, cut.key, &more, &same);
         f.own.x += __reduce_add_sync(WARP_ALL, more), f.own.y = __reduce_add_sync(WARP_ALL, same);
         f.before = stream_before(r.shared, f.own), f.sum = r.shared->sum;
     }
     select_progress done = {f.before.x + min(f.before.y, cut.ties), f.before.y};
-    for (int step = first; step < end; step++) {
-        uint32_t above = r.above[step * 32 + lane], equal = r.within[step * 32 + lane];
-        if (!f.one) {
-            uint32_t more = 0, same = 0;
-            stream_within(p, r, step, equal, cut.key, &more, &same);
-            above |= more, equal = same;
-        }
-        select_write<uint32_t>(p, at, &done, cut.ties, step * STREAM_STEP + lane * 32, above,
-                               equal);
-    }
+    for (int step = first; step < end; step++)
+        select_write<uint32_t>(p, at, &done, cut.ties, step * STREAM_STEP + lane * 32,
+                               r.above[step * 32 + lane], r.within[step * 32 + lane]);
     select_close(p, at, f.sum.x + min(f.sum.y, cut.ties), threadIdx.x, blockDim.x);
 }
 
 template <class S>
-static __global__ void __launch_bounds__(32 * STREAM_WARPS, STREAM_CTAS(S))
+static __global__ void __launch_bounds__(32 * STREAM_WARPS, STREAM_CTAS)
     select_stream(const __grid_constant__ struct select_params p) {
     extern __shared__ uint4 select_memory[];
     const stream_room<S> room = stream_room_of<S>(p, select_memory);
