@@ -17,7 +17,8 @@ from .device_pattern import CAUSAL, DevicePattern
 from .lists import Lists
 from .pattern import Pattern
 from .plan import BackwardPlan, Plan, ReservedPlan, merge
+from .selection import Selected, select
 
 __all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "CudaError", "DevicePattern", "LibraryError", "ListError",
-           "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "TesseraError", "UnsupportedError",
-           "attention", "attention_backward", "library", "merge", "plan_cache"]
+           "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
+           "UnsupportedError", "attention", "attention_backward", "library", "merge", "plan_cache", "select"]

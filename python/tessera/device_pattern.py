@@ -44,7 +44,7 @@ class DevicePattern:
             if self.arrays and where != self.device:
                 raise ArgumentError(f"{name} is on {device_name(where)}, expected {device_name(self.device)}")
             self.device = where
-            kinds = (kind, "int64") if kind == "uint64" else (kind,)
+            kinds = {"uint64": ("uint64", "int64"), "uint8": ("uint8", "bool")}.get(kind, (kind,))
             setattr(self.struct, name, vector(x, name, kinds, shape, where))
             self.arrays[name] = x
         self.address = ctypes.addressof(self.struct)
@@ -82,6 +82,13 @@ class DevicePattern:
         `capacity` blocks over all lists, 0 = all."""
         shape = cls.sizes(bits, "bits", 4)
         return cls(c.TESS_BLOCK_BITS, n_q, n_kv, block, *shape[:2], capacity, {"bits": (bits, "uint64", shape)}, **rest)
+
+    @classmethod
+    def mask(cls, mask: Any, *, block: int | Sequence[int], capacity: int = 0, **rest: Any) -> "DevicePattern":
+        """A mask, True = listed, bool or uint8 [batch, heads, n_q, n_kv], element for element; `capacity` is the most
+        blocks of a block row with a listed element, 0 = all."""
+        shape = cls.sizes(mask, "mask", 4)
+        return cls(c.TESS_MASK, *shape[2:], block, *shape[:2], capacity, {"mask": (mask, "uint8", shape)}, **rest)
 
     @classmethod
     def ranges(cls, ranges: Any, n_q: int, n_kv: int, *, block_q: int, counts: Any = None,

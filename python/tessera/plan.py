@@ -289,6 +289,13 @@ class Plan(Planned):
         if return_lse and lse is None:
             lse = self.make_lse()
         frame = self.frame()
+        self.run(frame, library.c.tess_run, q, k, v, out, lse, arrays)
+        self.frames.append(frame)  # of a run that failed it is not used again
+        return (out, lse) if return_lse else out
+
+    def run(self, frame: Frame, function: Callable, q: Any, k: Any, v: Any, out: Any, lse: Any,
+            arrays: dict[str, Any]) -> None:
+        """Sets the frame's views, and calls the function over them."""
         frame.q(q), frame.k(k), frame.o(out)
         if (v is None) != bool(self.problem.v_in_k):
             expected = "values, as the plan was made with them" if v is None else "None, as values lie in keys"
@@ -298,13 +305,11 @@ class Plan(Planned):
         frame.arguments.lse = None if lse is None else frame.lse(lse)
         if arrays:
             kept = self.extras(frame, arrays)
-            self.launch(frame)
+            self.launch(frame, function)
             self.forget(frame, arrays)
             del kept
         else:
-            self.launch(frame)
-        self.frames.append(frame)  # of a run that failed it is not used again
-        return (out, lse) if return_lse else out
+            self.launch(frame, function)
 
     def bind(self, q: Any, k: Any, v: Any = None, *, out: Any = None, lse: Any = None,
              **arrays: Any) -> Callable[[], Any]:
@@ -415,14 +420,36 @@ class ReservedPlan(Plan):
     def upload(self) -> None:
         """Nothing: a fill writes the image."""
 
-    def fill(self, device_pattern: DevicePattern) -> None:
-        """Lists as they are when the current stream reaches them. What they say is counted, not refused: see report."""
+    def hold_device(self, device_pattern: DevicePattern) -> None:
         if device_pattern.device != self.device:
             raise ArgumentError(f"device_pattern is on {device_name(device_pattern.device)}, expected "
                                 f"{device_name(self.device)}")
+
+    def fill(self, device_pattern: DevicePattern) -> None:
+        """Lists as they are when the current stream reaches them. What they say is counted, not refused: see report."""
+        self.hold_device(device_pattern)
         with self.current():
             library.call("tess_plan_fill", self.handle, device_pattern.address, self.image_address, self.image_size,
                          stream=self.stream())
+
+    def step(self, device_pattern: DevicePattern, q: Any, k: Any, v: Any = None, *, out: Any = None,
+             return_lse: bool = False, lse: Any = None, **arrays: Any) -> Any:
+        """fill and a call in one (tess_plan_fill_run)."""
+        self.hold_device(device_pattern)
+        out = self.make_o() if out is None else out
+        if return_lse and lse is None:
+            lse = self.make_lse()
+        place, size, lists = self.image_address, self.image_size, device_pattern.address
+
+        def fill_run(handle: int, arguments: Any, error: Any, stream: int | None) -> int:
+            return library.c.tess_plan_fill_run(handle, lists, place, size, None, arguments, error, stream)
+
+        frame = self.frame()
+        frame.arguments.image, frame.arguments.image_size = None, 0
+        self.run(frame, fill_run, q, k, v, out, lse, arrays)
+        frame.arguments.image, frame.arguments.image_size = place, size
+        self.frames.append(frame)
+        return (out, lse) if return_lse else out
 
     def report(self) -> dict[str, int]:
         """Findings of the last fill (tess_fill_report): faults, overflows, keys, items, pairs and the first fault's

@@ -259,6 +259,41 @@ class DeviceLists(unittest.TestCase):
             self.assertTrue(oracle.near(plan(q, k, v), oracle.attention(q, k, v, mask)[0]))
             self.assertEqual(plan.report()["pairs"], 4 * pattern.describe()["pairs"])
 
+    def test_a_step_fills_and_runs_with_the_bits_of_both(self):
+        q, k, v = case(n_q=20)
+        indices = numpy.random.default_rng(2).integers(-1, N, (2, 1, 20, 8)).astype("int32")
+        lists = DevicePattern.indices(indices, N)
+        plan = tessera.ReservedPlan(lists, q, k, v)
+        o, lse = plan.step(lists, q, k, v, return_lse=True)
+        plan.fill(lists)
+        expected, expected_lse = plan(q, k, v, return_lse=True)
+        self.assertTrue((o == expected).all() and (lse == expected_lse).all())
+
+    def test_a_boolean_mask_lists_its_elements(self):
+        q, k, v = case(n_q=32, n_kv=64)
+        mask = numpy.random.default_rng(4).random((2, 1, 32, 64)) < 0.3
+        lists = DevicePattern.mask(mask, block=16)
+        plan = tessera.ReservedPlan(lists, q, k, v)
+        plan.fill(lists)
+        self.assertTrue(oracle.near(plan(q, k, v), oracle.attention(q, k, v, mask)[0]))
+
+    def test_selected_columns_are_the_highest_and_make_lists(self):
+        (scores,) = oracle.draw(5, (2, 1, 20, N))
+        found = tessera.select(scores, k=8, bits=True)
+        expected = numpy.sort(numpy.argsort(-scores, axis=-1, kind="stable")[..., :8], axis=-1)
+        self.assertTrue((found.indices == expected).all() and (found.counts == 8).all() and not found.overflows.any())
+        listed = numpy.unpackbits(found.bits.view("uint8"), axis=-1, bitorder="little")[..., :N]
+        self.assertTrue((listed == (tessera.select(scores, k=8).indices[..., None] == numpy.arange(N)).any(-2)).all())
+        some = tessera.select(scores, threshold=1.0)
+        self.assertTrue((some.counts == (scores >= 1).sum(-1)).all())
+        q, k, v = case(n_q=20)
+        lists = DevicePattern.indices(found.indices, N, counts=found.counts, promises=("distinct", "ascending"))
+        plan = tessera.ReservedPlan(lists, q, k, v)
+        plan.fill(lists)
+        self.assertTrue(oracle.near(plan(q, k, v), oracle.attention(q, k, v, listed.astype(bool))[0]))
+        with self.assertRaisesRegex(ArgumentError, "one of k, threshold and p"):
+            tessera.select(scores)
+
     def test_faults_are_counted_in_the_report_and_refused_where_strict(self):
         q, k, v = case(batch=1, n_q=4)
         indices = numpy.array([[[[1, 2], [N, 3], [-7, -1], [0, 0]]]], "int32")

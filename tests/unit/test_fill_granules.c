@@ -78,7 +78,7 @@ static struct device_sizes sizes_draw(uint64_t seed) {
     s.n_kv = PICK(7, 40, 300, 700, 2100, 5000);
     s.block_q = PICK(8, 8, 16, 64, 128, 192);
     s.block_kv = PICK(9, 16, 32, 64, 128);
-    if (PICK(24, 0, 0, 1))
+    if (s.form != TESS_MASK && PICK(24, 0, 0, 1))
         s.n_q = PICK(25, 192, 200, 300), s.block_q = PICK(26, 64, 128, 192),
         s.block_kv = PICK(27, 1, 2, 4, 8);
     while (s.n_kv > 1 && s.batch * s.list_heads * s.n_q * s.n_kv > WORK)
