@@ -1097,9 +1097,10 @@ TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_
 
 /* Pooling of the rows of a block, for each dim by itself. */
 typedef enum tess_pool_mode {
-    TESS_POOL_MEAN = 0,    /* their mean */
-    TESS_POOL_MIN_MAX = 1, /* their least, and behind all of these their largest: twice as many dims */
-    TESS_POOL_LSE = 2      /* log of the sum of their exponentials */
+    TESS_POOL_MEAN = 0, /* their mean */
+    TESS_POOL_MIN_MAX =
+        1,            /* their least, and behind all of these their largest: twice as many dims */
+    TESS_POOL_LSE = 2 /* log of the sum of their exponentials */
 } tess_pool_mode;
 
 /*

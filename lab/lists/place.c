@@ -18,12 +18,10 @@ struct array {
 
 #define SLOT(field) offsetof(tess_device_pattern, field)
 static void arrays_of(const struct lab_listed *l, struct array all[ARRAYS]) {
-    const struct array arrays[ARRAYS] = {{"indices", &l->indices, SLOT(indices)},
-                                         {"counts", &l->counts, SLOT(counts)},
-                                         {"row_ptr", &l->row_ptr, SLOT(row_ptr)},
-                                         {"bits", &l->bits, SLOT(bits)},
-                                         {"lengths", &l->lengths, SLOT(lengths)},
-                                         {"mask", &l->mask, SLOT(mask)}};
+    const struct array arrays[ARRAYS] = {
+        {"indices", &l->indices, SLOT(indices)}, {"counts", &l->counts, SLOT(counts)},
+        {"row_ptr", &l->row_ptr, SLOT(row_ptr)}, {"bits", &l->bits, SLOT(bits)},
+        {"lengths", &l->lengths, SLOT(lengths)}, {"mask", &l->mask, SLOT(mask)}};
     memcpy(all, arrays, sizeof arrays);
 }
 

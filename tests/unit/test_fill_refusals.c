@@ -288,10 +288,8 @@ static void block_rows_may_be_padded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reserve_refuses_by_name),
-        cmocka_unit_test(fill_and_run_refuse_by_name),
-        cmocka_unit_test(a_mask_is_needed),
-        cmocka_unit_test(defaults_and_words),
+        cmocka_unit_test(reserve_refuses_by_name),  cmocka_unit_test(fill_and_run_refuse_by_name),
+        cmocka_unit_test(a_mask_is_needed),         cmocka_unit_test(defaults_and_words),
         cmocka_unit_test(block_rows_may_be_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

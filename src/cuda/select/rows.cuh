@@ -102,7 +102,7 @@ template <class S, class M> struct select_warp {
     int32_t first, end; /* columns of this warp; those of the row */
 
     static constexpr int BITS = 8 * (int)sizeof(S);
-    static constexpr int WORDS = (int)sizeof(S) / 2; /* of 16 bytes, of a lane and chunk */
+    static constexpr int WORDS = (int)sizeof(S) / 2; /* 16-byte words of a lane and chunk */
     static constexpr bool WEIGHS = sizeof(M) == 8;
 
     __device__ __forceinline__ int32_t column(int i) const {

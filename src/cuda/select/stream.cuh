@@ -210,7 +210,7 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
                                                    const select_at &at, const stream_room<S> &r,
                                                    stream_bracket bracket, bool keep, int2 *sum) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
-    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* of one score, one or two */
+    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* one score counted, or one in each half */
     const stream_limits limits = {select_stored(min(bracket.lo, p.keys.high), p.keys.bits) * each,
                                   select_stored(bracket.hi, p.keys.bits) * each,
                                   p.type == TESS_F16};
