@@ -223,7 +223,7 @@ mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t
     const int64_t place = r->first + t * r->claim;
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const uint32_t below = (1u << lane) - 1;
-    const int64_t of_row = t * s->tile_rows, query = r->row * s->block_q + of_row;
+    const int64_t of_row = (int64_t)t * s->tile_rows, query = r->row * s->block_q + of_row;
     const int64_t rows =
         fill_least(s->tile_rows, fill_least(s->block_q - of_row, s->n_q - query)); /* no division */
     int64_t full = place, bits = place;
