@@ -16,11 +16,11 @@
  *   1. the answer in one call        tess_attention, tess_attention_backward
  *   2. patterns                      tess_pattern_*
  *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
- *                                    tess_plan_reserve, tess_plan_fill
+ *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
- *   5. joining partial results       tess_merge; what patterns are chosen by: tess_pool, tess_pool_score,
- *                                    tess_columns_convert
- *   6. queries                       version, names, devices, kernels
+ *   5. joining partial results       tess_merge
+ *   6. choosing what is listed       tess_pool, tess_pool_score, tess_select, tess_columns_convert
+ *   7. queries                       version, names, devices, kernels
  *
  * Conventions, true of every function unless it says otherwise:
  *
@@ -37,7 +37,7 @@
  *     fork() OpenMP's threads are gone: a child of a process that used a team may call with
  *     threads = 1 only, or must exec. OpenMP ends the process where the system refuses a thread.
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
- *     tess_run, the stages and tess_merge allocate, synchronise and print nothing.
+ *     tess_run, the stages, tess_merge and tess_select allocate, synchronise and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
  *     n_q and n_kv go from 1 to 2^31 - 1: of nothing leave the call out.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
@@ -789,6 +789,7 @@ typedef struct tess_plan_info {
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
     int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
+    int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -815,6 +816,7 @@ TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
  *     tess_plan_reserve    kernels and exact sizes, no list
  *     tess_plan_fill       a device pattern into the image, on the stream; waits for nothing
  *     tess_run             reads lists, counts and splits from the image
+ *     tess_plan_fill_run   both, in one call
  *
  * What a list says is not refused: what cannot be is not listed, and counted in the report, which also
  * tells the place of the first. Read it (tess_plan_report), or on the CPU set `strict` of the problem.
@@ -986,8 +988,28 @@ TESS_DEFINE_INIT(tess_fill_report)
 /* Bytes at the beginning of an image that hold the report. */
 #define TESS_REPORT_SIZE 256
 
-/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
- * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors:
+/*
+ * tess_plan_fill, then tess_run over the image, in the order of the stream: a step of lists that change. Both are
+ * checked before either writes. The image is as tess_plan_fill has it and serves later runs too; the bits of o
+ * and lse are those of the two calls (tess_plan_info).
+ *
+ *   pattern    lists as they are when the stream reaches them
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
+ *              image: what tess_plan_report reads, on CUDA by a copy on the host
+ *   arguments  those of a run; their image is NULL
+ *
+ * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
+ * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
+ * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ */
+TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
+                                        void *image, size_t image_size, void *report,
+                                        const tess_arguments *arguments, tess_error *error,
+                                        tess_stream stream);
+
+/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, a
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill, or a report. Errors:
  * INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
@@ -1069,7 +1091,9 @@ TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_
                                 const tess_tensor *const *lse, const tess_tensor *o_out,
                                 const tess_tensor *lse_out, tess_error *error, tess_stream stream);
 
-/* ---- blocks and columns: what patterns are chosen by ---- */
+/* ---------------------------------------------------------------------------------------------
+ * 6. Choosing what is listed: pooled blocks, their scores, columns
+ * ------------------------------------------------------------------------------------------- */
 
 /* Pooling of the rows of a block, for each dim by itself. */
 typedef enum tess_pool_mode {
@@ -1182,8 +1206,97 @@ TESS_API tess_status tess_columns_convert(tess_backend backend, const tess_colum
                                           const tess_columns *to, tess_error *error,
                                           tess_stream stream);
 
+/* Which columns of a row of scores tess_select chooses, beside those that are kept anyway. */
+typedef enum tess_select_mode {
+    TESS_SELECT_EXACT = 0,     /* the k with the highest scores */
+    TESS_SELECT_THRESHOLD = 1, /* all with scores of at least a threshold */
+    TESS_SELECT_TOP_P = 2      /* the fewest that hold a share p of the row's softmax */
+} tess_select_mode;
+
+/*
+ * A choice among the columns of scores. A column is block_kv keys, a row block_q queries, as in a device
+ * pattern; columns are chosen in the order of their score, highest first, and of equal scores the lowest
+ * column first. -0 equals +0. NaN and -Inf are never chosen by their score.
+ *
+ *   mode        how many columns a row chooses
+ *   k           EXACT: columns of a row, those that are kept included, 1 ... n. A row that has fewer
+ *               chooses them all
+ *   threshold   THRESHOLD: the lowest score that is chosen; not NaN
+ *   p           TOP_P: share of the sum of exp(score), above 0 and up to 1. Weights below 2^-40 of the
+ *               row's largest count as 0
+ *   keep_first, keep_last
+ *               so many of the first and of the last columns that a row has today come before all
+ *               others, whatever their scores
+ *   block_q, block_kv
+ *               queries of a row and keys of a column, for lengths and causal; 0: 1
+ *   causal      1: a row has columns up to that of its last query alone, which stands at key position
+ *               i + length - n_q
+ *   n_q         queries, for causal; 0: rows * block_q
+ *   row_k       EXACT: int32 [batch][heads][rows], k of each row, in the place of k; NULL: k
+ *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: all
+ *
+ * row_k and lengths lie in the memory of the backend.
+ */
+typedef struct tess_selection {
+    size_t struct_size;
+    tess_select_mode mode;
+    float threshold, p;
+    int64_t k;
+    int64_t keep_first, keep_last;
+    int64_t block_q, block_kv;
+    int64_t causal;
+    int64_t n_q;
+    const int32_t *row_k;
+    const int32_t *lengths;
+} tess_selection;
+TESS_DEFINE_INIT(tess_selection)
+
+/*
+ * Arrays of the caller that tess_select writes, every element of them; one of indices and bits at least, the
+ * others may be NULL. A device pattern takes indices with counts (TESS_INDICES, of the same capacity; all of
+ * tess_promise hold) or bits (TESS_BLOCK_BITS) as they are.
+ *
+ *   capacity    columns of a row at most, up to n; 0: n. Where a row chooses more, its lowest ones are
+ *               kept. EXACT: k at least
+ *   indices     int32 [batch][heads][rows][capacity], ascending and distinct; -1 behind the last
+ *   counts      int32 [batch][heads][rows], columns of each row
+ *   bits        uint64 [batch][heads][rows][ceil(n / 64)]; column c is bit c % 64 of word c / 64, those past
+ *               the last column are 0
+ *   overflows   int64 [batch][heads][rows], columns that were chosen and not kept; -1: the row's length or
+ *               k is bad, below 0 or a length past block_kv * n, and it chooses nothing
+ */
+typedef struct tess_selected {
+    size_t struct_size;
+    int64_t capacity;
+    int32_t *indices;
+    int32_t *counts;
+    uint64_t *bits;
+    int64_t *overflows;
+} tess_selected;
+TESS_DEFINE_INIT(tess_selected)
+
+/*
+ * The columns of each row of scores that attention is to read: lists for tess_plan_fill, on the device.
+ *
+ *   backend     where all memory is (CUDA: on the current device)
+ *   selection   what to choose
+ *   scores      [batch, heads, rows, n], f32, f16 or bf16, of any strides; n up to 1048576, rows of all
+ *               batches and heads up to 2^31 - 1
+ *   selected    written, in the order of the stream; overlaps nothing
+ *   stream      as in tess_run
+ *
+ * The columns are a function of the scores alone: the same on every backend and GPU, in each replay, and for
+ * any number of threads. Weights of TOP_P are one polynomial of f32 operations, summed as integers. No buffer's
+ * size decides what is chosen. May be called at once from any number of threads, for other results.
+ * Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR. Selection by digits: Alabi et al., Fast k-selection
+ * algorithms for graphics processing units, ACM JEA 17 (2012).
+ */
+TESS_API tess_status tess_select(tess_backend backend, const tess_selection *selection,
+                                 const tess_tensor *scores, const tess_selected *selected,
+                                 tess_error *error, tess_stream stream);
+
 /* ---------------------------------------------------------------------------------------------
- * 6. Queries. Names are literals; NULL answers a number that does not exist.
+ * 7. Queries. Names are literals; NULL answers a number that does not exist.
  * ------------------------------------------------------------------------------------------- */
 
 TESS_API const char *tess_version(void);                          /* "0.1.0" */

@@ -187,7 +187,7 @@ static tess_status arrays_check(const tess_device_pattern *p, const char *functi
 
 tess_status check_filling(tess_device_pattern *out, const tess_device_pattern *given,
                           const tess_plan *plan, const char *function, tess_error *error) {
-    const struct fill_shape *was = &plan->reserved->shape;
+    const struct fill_shape *was = plan->filled;
     struct fill_shape is;
     tess_status status = check_device_pattern(&is, given, &plan->problem, function, error);
     if (status)

@@ -17,6 +17,7 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 #include "lists/lists.h"
+#include "lists/select_rules.h"
 #include "pattern/pattern.h"
 #include "plan/schedule.h"
 #include "plan/strips.h"
@@ -118,7 +119,7 @@ struct view {
 };
 
 /*
- * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * A part of a reserved plan's image, which a fill has written (docs/design/device_lists.md). Pointers are of
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
@@ -157,7 +158,7 @@ struct kernel_work {
     const struct bcsr *transposed; /* staged backward: bcsr with rows and columns exchanged */
     const int64_t *entries; /* staged backward: for each tile of transposed, its place in bcsr */
     const struct lists *lists;
-    const struct prepared *prepared; /* fused, of backends that prepare their lists */
+    const struct prepared *prepared; /* fused, of families that prepare their lists */
     const struct schedule *schedule;
     const struct strips *strips; /* GRADIENT_KEYS: dQ as well, by these, and no schedule; or NULL */
     int64_t
@@ -187,7 +188,7 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where. Passes over keys read query for key,
+ * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
@@ -198,18 +199,19 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* more where a head's keys and values take over near_size bytes */
     double near_size;
-    double copied_dim;  /* more where blocks are not whole eighths of KERNEL_TILE_KEYS */
-    double masked_key;  /* one row mask applied, per row */
-    double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    double score;       /* staged: one score between the stages, written or read */
+    double masked_key; /* one row mask applied, per row */
+    double score;      /* staged: one score between the stages, written or read */
     /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
      * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
-    double launch;  /* from the call until all workers are at work, once */
-    double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
-    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
-     * masked key. */
-    int skips;
+    double launch; /* from the call until all workers are at work, once */
+};
+
+/* Nanoseconds of a kernel by tiles of `rows` rows, measured: a launch; and of one multiprocessor that is kept
+ * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). */
+struct step_cost {
+    int32_t rows;
+    double launch, item, plain, masked, gathered;
 };
 
 /* Lists that a kernel walks. */
@@ -222,6 +224,16 @@ enum packing {
     PACK_FULL,   /* likewise; and none is weighed that stays short, where its block has more rows */
     PACK_ANY,    /* any number of heads */
     PACK_EXACT   /* to exactly packed_rows, or the kernel does not take that height */
+};
+
+/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
+ * releases; NULL when it fails. */
+struct prepare_services {
+    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
+    void (*free)(struct prepared *prepared);
+    size_t (*memory)(const struct prepared *prepared);
+    /* The largest load of a worker over the mean load, 1 at least. */
+    double (*unevenness)(const struct prepared *prepared);
 };
 
 struct trial; /* cost.h */
@@ -238,6 +250,8 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
+    /* Nanoseconds of a multiprocessor that a problem's modifiers take for a score, beside step_cost. NULL: 0. */
+    double (*modified)(const struct problem *problem);
     /* Whether it can compute listed pairs alone for this problem. NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
@@ -245,12 +259,17 @@ struct family {
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
     /* Whether parts of filled lists are whole shares of a worker (struct fill_splits). NULL: no. */
     int (*whole_shares)(const struct kernel *kernel);
-    int lists; /* LISTS_... that it walks */
+    const struct prepare_services *prepare; /* NULL: its kernels walk the lists themselves */
+    int lists;                              /* LISTS_... that it walks */
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
+    double
+        combine; /* seconds of combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a masked key. */
+    int skips;
     /* 1: the plan weighs a kernel against those after it, up to and including the first unmarked one that
      * does not refuse. 0: the plan takes it. */
     int weighed;
@@ -261,6 +280,7 @@ struct kernel {
     tess_stage stage;
     const struct family *family;
     struct kernel_cost cost;
+    const struct step_cost *steps; /* by rows, ended by 0; NULL: `cost` tells all */
     /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
     const int32_t *rows;
     const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */
@@ -296,6 +316,7 @@ struct fill_job {
     const struct fill_splits *splits;
     const tess_device_pattern *pattern;
     struct fill_header *header; /* TESS_REPORT_SIZE bytes */
+    struct fill_header *report; /* a copy of the header, written with it; NULL: none */
     struct fill_arrays arrays;
     struct work_item *items;
     struct combine_item *combines;
@@ -313,6 +334,18 @@ struct merge_args {
     int64_t parts;
     const tess_tensor *const *o, *const *lse; /* [parts] */
     const tess_tensor *o_out, *lse_out;       /* lse_out NULL = not wanted */
+    tess_stream stream;
+};
+
+/* Arguments of tess_select, checked, with every default resolved. */
+struct select_args {
+    struct select_shape shape; /* lists/select_rules.h */
+    const void *scores;
+    tess_type type;
+    int64_t stride[3];      /* batches, heads and rows, in elements */
+    const int32_t *row_k;   /* [rows of all lists]; NULL: the shape's k */
+    const int32_t *lengths; /* [batch]; NULL: all columns */
+    tess_selected to;
     tess_stream stream;
 };
 
@@ -373,17 +406,7 @@ struct device_services {
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
 };
 
-/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
- * releases; NULL when it fails. All NULL: kernels walk the lists themselves. */
-struct prepare_services {
-    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
-    void (*free)(struct prepared *prepared);
-    size_t (*memory)(const struct prepared *prepared);
-    /* The largest load of a worker over the mean load, 1 at least. */
-    double (*unevenness)(const struct prepared *prepared);
-};
-
-/* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
+/* A part of the plan's image on the device (plan.h): its size, a multiple of CARVE_ALIGNMENT, and filling it
  * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
  * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
@@ -393,19 +416,18 @@ struct image_services {
                           tess_error *error);
 };
 
-/* Images of reserved plans. */
+/* Parts of images of reserved plans. */
 struct fill_services {
-    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     size_t (*scratch)(
         const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
-    /* Fills an image, in the order of the stream: without waiting or allocating. */
+    /* Fills a part, in the order of the stream: without waiting or allocating. */
     tess_status (*run)(const struct fill_job *job, tess_error *error);
-    int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    tess_status (*select)(const struct select_args *args, tess_error *error);
     tess_status (*pool)(const struct pool_args *args, tess_error *error);
     tess_status (*score)(const struct score_args *args, tess_error *error);
     tess_status (*columns)(const struct columns_args *args, tess_error *error);
@@ -416,8 +438,9 @@ struct backend {
     const struct kernel
         *kernels; /* best first: the first that does not refuse, unless it is weighed */
     int64_t n_kernels;
+    int on_host; /* 1: threads of the host run kernels, and read headers and schedules of images */
+    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     struct device_services device;
-    struct prepare_services prepare;
     struct image_services image;
     struct fill_services fill;
     /* Words of tess_plan_print beside a pass's kernel, as snprintf writes them: what else is launched, and

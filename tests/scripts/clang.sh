@@ -8,7 +8,7 @@ check() {
     clang -std=c11 -fsyntax-only -fopenmp -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror \
         -Iinclude "$@" || failed=1
 }
-files=$(find src/*.c src/base src/pattern src/lists src/plan src/cuda/lists src/cpu/table.c src/cpu/forward/merge.c \
+files=$(find src/*.c src/base src/pattern src/lists src/plan src/cuda/lists src/cpu/table.c src/cpu/forward/merge.c src/cpu/select \
     -name '*.c')
 lab=$(find lab -name '*.c' ! -path "*/device/cuda.c")
 [ -n "$files" ] && [ -n "$lab" ] || { echo 'no files'; exit 1; }

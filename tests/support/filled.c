@@ -84,8 +84,8 @@ void filled_alike(const struct device_lists *l, filled_filler *fill, uint64_t se
     assert_non_null(memory);
     memset(memory, 0x5a, size);
     fill(plan, l, memory, seed);
-    const struct fill_job host = reserve_job(plan, NULL, device_image(&image));
-    const struct fill_job other = reserve_job(plan, NULL, memory);
+    const struct fill_job host = reserve_job(plan, plan->parts, NULL, device_image(&image));
+    const struct fill_job other = reserve_job(plan, plan->parts, NULL, memory);
     filled_same(&host, &other, seed);
     free(memory);
     lab_buffer_free(&image);

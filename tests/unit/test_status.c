@@ -160,6 +160,8 @@ static void structs_by_name(void **state) {
     STRUCT(tess_device_info)
     STRUCT(tess_device_pattern)
     STRUCT(tess_fill_report)
+    STRUCT(tess_selection)
+    STRUCT(tess_selected)
     STRUCT(tess_pooling)
     STRUCT(tess_scoring)
     STRUCT(tess_columns)

@@ -5,8 +5,8 @@
 
 #include "decode/config.cuh"
 #include "device/copy.cuh"
-#include "work/gather.cuh"
 #include "work/rows.cuh"
+#include "work/views.cuh"
 #include <cuda_fp8.h>
 
 /* ---- items ---- */

@@ -66,6 +66,17 @@ static __device__ __forceinline__ double cluster_load(const double *at, int rank
 #endif
 }
 
+/* The place of `at` in the shared memory of thread block `rank`. */
+template <class X> static __device__ __forceinline__ X *cluster_at(X *at, int rank) {
+#if ARCHITECTURE_CLUSTERS
+    X *place;
+    asm volatile("mapa.u64 %0, %1, %2;" : "=l"(place) : "l"(at), "r"(rank));
+    return place;
+#else
+    return at;
+#endif
+}
+
 /* The launch configuration of `blocks` thread blocks (a multiple of `cluster`) with `shared` bytes
  * of dynamic shared memory. *attribute must outlive the configuration. */
 static inline cudaLaunchConfig_t cluster_config(cudaLaunchAttribute *attribute, int64_t blocks,

@@ -4,6 +4,7 @@
 #include "host/launch.h"
 #include "host/merge.h"
 #include "host/pool.h"
+#include "host/select.h"
 #include "host/table.h"
 
 #include <stdio.h>
@@ -206,6 +207,7 @@ const struct backend *cuda_kernels(void) {
                    .synchronize = cuda_synchronize},
         .image = {CUDA_IMAGE, .upload = cuda_image_upload},
         .call = {.merge = cuda_merge_run,
+                 .select = cuda_select_run,
                  .pool = cuda_pool_run,
                  .score = cuda_score_run,
                  .columns = cuda_columns_run},

@@ -19,9 +19,12 @@
 #define FILL_SUMS (74 + FILL_FEW) /* words of 64 bits */
 #define FILL_BUCKET 4             /* words of 32 columns */
 #define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
-#define FILL_WINDOW 64                /* words: counts of their buckets are 16 bytes */
-#define FILL_MOST_SHARED (224 * 1024) /* bytes */
-#define FILL_SURE_SHARED (48 * 1024)  /* bytes where the target says nothing */
+#define FILL_WINDOW 64       /* words: counts of their buckets are 16 bytes */
+#define FILL_CHUNK (32 * 64) /* columns of bits that a warp looks at together */
+#define FILL_STAGED(cols)                                                                          \
+    ((int32_t)((cols) < FILL_CHUNK ? ((cols) + 63) / 64 * 64 : FILL_CHUNK)) /* 16 bits each */
+#define FILL_MOST_SHARED (224 * 1024)                                       /* bytes */
+#define FILL_SURE_SHARED (48 * 1024) /* bytes where the target says nothing */
 
 /* Counts of a thread block: sums of integers, so that their order does not matter. */
 enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
@@ -35,7 +38,7 @@ struct fill_params {
     const uint64_t *bits;
     const uint8_t *mask;
     const int32_t *lengths;
-    struct fill_header *header;
+    struct fill_header *header, *report; /* report: a copy of the header, or NULL */
     struct work_item *items;
     struct combine_item *combines;
     uint64_t *tallies;    /* [blocks][TALLIES]: what each thread block over block rows counted */
@@ -96,6 +99,6 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
 #endif
 
 size_t cuda_fill_scratch(const struct fill_shape *shape);
-int64_t cuda_fill_workers(const tess_target *target);
+int64_t cuda_workers(const tess_target *target);
 
 #endif

@@ -1,0 +1,40 @@
+/* Choosing columns on a device: what its kernels are handed. */
+#ifndef TESSERA_CUDA_SELECT_H
+#define TESSERA_CUDA_SELECT_H
+
+#include "plan/kernels.h"
+
+#include <cuda_runtime_api.h>
+
+struct select_params {
+    struct select_shape shape;
+    struct select_keys keys;
+    tess_type type;
+    const void *scores;
+    int64_t stride[3];
+    const int32_t *row_k, *lengths;
+    int32_t *indices, *counts;
+    uint64_t *bits;
+    int64_t *overflows;
+    int64_t all;   /* rows of all lists */
+    int32_t whole; /* whether rows of scores begin at multiples of 16 bytes */
+    /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a warp, and scores
+     * that find room. */
+    int32_t span, resident;
+    int32_t words; /* select_stream: words of a row of bits */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* The backend's selection. */
+tess_status cuda_select_run(const struct select_args *args, tess_error *error);
+
+#endif

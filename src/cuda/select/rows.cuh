@@ -1,0 +1,378 @@
+/*
+ * Choosing columns by digits: the CTAs of a cluster take a row, and keep its keys in shared memory as far as there is
+ * room; the rest is read again in each pass.
+ *
+ *     load    keys; EXACT: the first digit is counted. TOP_P: the largest key, then weights by the first digit
+ *     digits  counts of all CTAs are summed, and the digit is found in which the target falls; the next is counted
+ *     count   columns above the cut and equal to it, of each warp
+ *     write   each warp knows how many are chosen before its first column
+ *
+ * Atomics add integers alone, and no order depends on them.
+ */
+#ifndef TESSERA_CUDA_SELECT_ROWS_CUH
+#define TESSERA_CUDA_SELECT_ROWS_CUH
+
+#include "select/row.cuh"
+
+#define SELECT_WARPS 32 /* at most in a CTA */
+
+/* Shared memory; resident keys follow. M: masses, counts of 32 or weights of 64 bits. */
+template <class M> struct alignas(16) select_shared {
+    M mass[2][SELECT_DIGITS]; /* one is counted while others read the one before */
+    M warps[SELECT_WARPS];
+    M left; /* the target less the digits above */
+    int32_t digit;
+    uint32_t most[2];          /* this CTA's, the row's */
+    int2 counts[SELECT_WARPS]; /* each warp's: above the cut, equal to it */
+    int2 before[SELECT_WARPS];
+    int2 sum;
+};
+
+template <class X> static __device__ __forceinline__ X warp_inclusive(X x) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const X other = __shfl_up_sync(WARP_ALL, x, step);
+        x += warp_lane() >= step ? other : 0;
+    }
+    return x;
+}
+
+/* Sum of x over the CTA's threads before this one; room has a place for each warp. Has one barrier. */
+template <class M> static __device__ __forceinline__ M block_before(M x, M *room) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const M up = warp_inclusive(x);
+    if (warp_lane() == 31)
+        room[warp] = up;
+    __syncthreads();
+    const M mine = warp_lane() < warps ? room[warp_lane()] : 0;
+    const M sums = warp_inclusive(mine);
+    const M before = __shfl_sync(WARP_ALL, sums - mine, warp);
+    return before + up - x;
+}
+
+static __device__ __forceinline__ void select_cluster_wait(void) {
+    if (cluster_size() > 1)
+        cluster_wait();
+}
+
+/* Mass of a digit over all CTAs: loads of all of them are under way at once. */
+template <class M>
+static __device__ __forceinline__ M select_mass_of(select_shared<M> *s, int which, int digit) {
+    const int ranks = cluster_size();
+    M *own = &s->mass[which][digit], x[CLUSTER_MAX], sum = 0;
+    if (ranks == 1)
+        return *own;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER_MAX; rank++)
+        x[rank] = rank < ranks ? *cluster_at(own, rank) : 0;
+#pragma unroll
+    for (int rank = 0; rank < CLUSTER_MAX; rank++)
+        sum += x[rank];
+    return sum;
+}
+
+/* The digit, from the highest, with which the mass of all CTAs reaches the target; -1: none. */
+template <class M>
+static __device__ __forceinline__ void select_digit(select_shared<M> *s, int which, M target,
+                                                    int digits) {
+    const int each = SELECT_DIGITS / blockDim.x, top = digits - each * (int)threadIdx.x;
+    M own = 0;
+#pragma unroll 2
+    for (int i = 1; i <= each; i++)
+        own += top >= i ? select_mass_of(s, which, top - i) : 0;
+    M before = block_before(own, s->warps);
+    if (before < target && before + own >= target) {
+        for (int digit = top - 1;; digit--) {
+            const M at = select_mass_of(s, which, digit);
+            if (before + at >= target) {
+                s->digit = digit, s->left = target - before;
+                break;
+            }
+            before += at;
+        }
+    } else if (threadIdx.x == blockDim.x - 1 && before + own < target)
+        s->digit = -1;
+}
+
+template <class S, class M> struct select_warp {
+    const struct select_params &p;
+    const select_at &at;
+    select_shared<M> *shared;
+    uint4 *keys;        /* resident ones of this lane */
+    int32_t first, end; /* columns of this warp; those of the row */
+
+    static constexpr int BITS = 8 * (int)sizeof(S);
+    static constexpr int WORDS = (int)sizeof(S) / 2; /* of 16 bytes, of a lane and chunk */
+    static constexpr bool WEIGHS = sizeof(M) == 8;
+
+    __device__ __forceinline__ int32_t column(int i) const {
+        return first + i * SELECT_CHUNK + warp_lane() * SELECT_LANE;
+    }
+    __device__ __forceinline__ int chunks() const {
+        return min(p.span, (end - first + SELECT_CHUNK - 1) / SELECT_CHUNK);
+    }
+    __device__ __forceinline__ uint4 *held(int i) const {
+        return keys + i * 32 * WORDS;
+    }
+    /* Columns of chunk i that are kept get their key. */
+    __device__ __forceinline__ void keep(select_piece<S> *x, int i) const {
+        const int32_t begin = first + i * SELECT_CHUNK;
+        if (begin >= at.row.kept && begin + SELECT_CHUNK <= at.row.tail)
+            return;
+        const uint32_t kept = select_kept_bits(at.row, column(i));
+#pragma unroll
+        for (int c = 0; c < SELECT_LANE; c++)
+            if (kept >> c & 1)
+                x->put(c, SELECT_KEPT(BITS));
+    }
+    /* Keys of the lane's columns of chunk i; where masses are weights, by their scores alone. */
+    template <bool AGAIN> __device__ __forceinline__ void read(select_piece<S> *x, int i) const {
+        const bool stays = i < p.resident;
+        if (AGAIN && stays) {
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                x->word[w] = held(i)[32 * w];
+            return;
+        }
+        select_load(x, at, p.whole, column(i));
+        select_keys_make(x, p.type == TESS_F16);
+        if (!WEIGHS)
+            keep(x, i);
+        if (stays)
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                held(i)[32 * w] = x->word[w];
+    }
+    /* Counts the digit between shift and known, of keys whose upper bits are those of `key`; AGAIN: not the first. The
+     * lowest digits count what cannot be chosen. */
+    template <bool AGAIN>
+    __device__ __forceinline__ void count(int which, uint32_t key, int known, int shift) const {
+        uint32_t *mass = reinterpret_cast<uint32_t *>(shared->mass[which]);
+        const uint32_t digits = (1u << (known - shift)) - 1;
+        const int n = chunks();
+#pragma unroll 2
+        for (int i = 0; i < n; i++) {
+            select_piece<S> x;
+            read<AGAIN>(&x, i);
+#pragma unroll
+            for (int c = 0; c < SELECT_LANE; c++) {
+                const uint32_t is = x.get(c);
+                if (!AGAIN)
+                    atomicAdd(&mass[is >> shift], 1u);
+                else if ((is ^ key) >> known == 0)
+                    atomicAdd(&mass[is >> shift & digits], 1u);
+            }
+        }
+    }
+    /* Adds weights likewise. */
+    __device__ __forceinline__ void weigh(int which, uint32_t key, int known, int shift) const {
+        const float most = select_score(select_stored(shared->most[1], BITS), p.type);
+        const int n = chunks();
+        for (int i = 0; i < n; i++) {
+            select_piece<S> scored, x;
+            read<true>(&scored, i);
+            x = scored;
+            keep(&x, i);
+#pragma unroll
+            for (int c = 0; c < SELECT_LANE; c++) {
+                const uint32_t is = x.get(c), by = scored.get(c);
+                if (by < p.keys.low || (uint64_t)(is ^ key) >> known)
+                    continue;
+                const uint64_t weight =
+                    select_weight(select_score(select_stored(by, BITS), p.type), most);
+                atomicAdd((unsigned long long *)&shared
+                              ->mass[which][is >> shift & ((1u << (known - shift)) - 1)],
+                          (unsigned long long)weight);
+            }
+        }
+    }
+    /* Bits of the columns of chunk i that are above the cut and equal to it. FIRST: they stay where its keys were. */
+    template <bool FIRST>
+    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, uint32_t cut,
+                                            bool again) const {
+        uint32_t *bits = &held(i)->x, more = 0, same = 0;
+        if (!FIRST && i < p.resident) {
+            *above = *bits & 0xff, *equal = *bits >> 8;
+            return;
+        }
+        select_piece<S> x;
+        if (again)
+            read<true>(&x, i);
+        else
+            read<false>(&x, i);
+        if (WEIGHS)
+            keep(&x, i);
+#pragma unroll
+        for (int c = 0; c < SELECT_LANE; c++) {
+            more |= x.get(c) > cut ? 1u << c : 0;
+            same |= x.get(c) == cut ? 1u << c : 0;
+        }
+        *above = more, *equal = same;
+        if (FIRST && i < p.resident)
+            *bits = more | same << 8;
+    }
+};
+
+/* TOP_P: the largest key of the row, for the weights. */
+template <class S, class M>
+static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
+    uint32_t most = 0;
+    for (int i = 0; i < w.chunks(); i++) {
+        select_piece<S> x;
+        w.template read<false>(&x, i);
+#pragma unroll
+        for (int c = 0; c < SELECT_LANE; c++)
+            most = max(most, x.get(c));
+    }
+    most = __reduce_max_sync(WARP_ALL, most);
+    if (warp_lane() == 0)
+        atomicMax(&w.shared->most[0], most);
+    __syncthreads();
+    select_cluster_wait();
+    if (threadIdx.x == 0) {
+        for (int rank = 0; rank < cluster_size(); rank++)
+            most = max(most, *cluster_at(&w.shared->most[0], rank));
+        w.shared->most[1] = most;
+    }
+    __syncthreads();
+}
+
+/* TOP_P: the mass that is to be reached, once the first digit is counted. */
+template <class M>
+static __device__ __forceinline__ M select_target(select_shared<M> *s, uint32_t share) {
+    M own = 0;
+    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
+        own += select_mass_of(s, 0, i);
+    const M before = block_before(own, s->warps);
+    if (threadIdx.x == blockDim.x - 1)
+        s->left = before + own;
+    __syncthreads();
+    const M target = (M)select_mass(s->left, share);
+    __syncthreads();
+    return target;
+}
+
+template <class S, class M>
+static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S, M> &w) {
+    const int bits = w.BITS;
+    const uint32_t low = w.p.keys.low;
+    select_shared<M> *s = w.shared;
+    uint32_t key = 0;
+    M target = (M)w.at.row.k;
+    if (w.p.shape.mode == TESS_SELECT_THRESHOLD)
+        return {w.p.shape.bound - 1, 0};
+    if (w.WEIGHS)
+        select_most(w);
+    for (int known = bits, shift, which = 0; known; known = shift, which ^= 1) {
+        shift = select_shift(known);
+        if (w.WEIGHS)
+            w.weigh(which, key, known, shift);
+        else if (known < bits)
+            w.template count<true>(which, key, known, shift);
+        else
+            w.template count<false>(which, key, known, shift);
+        __syncthreads();
+        select_cluster_wait();
+        for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
+            s->mass[which ^ 1][i] = 0;
+        if (w.WEIGHS && known == bits)
+            target = select_target(s, w.p.shape.share);
+        if (!target) /* nothing but what is kept, of TOP_P */
+            return {SELECT_KEPT(bits), w.WEIGHS ? INT32_MAX : 0};
+        select_digit(s, which, target, 1 << (known - shift));
+        __syncthreads();
+        if (s->digit < 0 || (known == bits && (uint32_t)s->digit < low >> shift))
+            return {low - 1, 0}; /* no more can be chosen */
+        key |= (uint32_t)s->digit << shift;
+        target = s->left;
+    }
+    if (!w.WEIGHS)
+        return {key, (int32_t)target};
+    if (key == SELECT_KEPT(bits))
+        return {key, INT32_MAX};
+    const uint64_t weight = select_weight(select_score(select_stored(key, bits), w.p.type),
+                                          select_score(select_stored(s->most[1], bits), w.p.type));
+    return {key, (int32_t)((target + weight - 1) / weight)};
+}
+
+/* Columns above the cut and equal to it before this warp, and of the whole row. */
+template <class S, class M>
+static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, select_cut cut,
+                                                    int2 *before, int2 *sum) {
+    select_shared<M> *s = w.shared;
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, n = w.chunks();
+    int more = 0, same = 0;
+    const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
+    for (int i = 0; i < n; i++) {
+        uint32_t above, equal;
+        w.template compare<true>(&above, &equal, i, cut.key, again);
+        more += __popc(above), same += __popc(equal);
+    }
+    more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
+    if (warp_lane() == 0)
+        s->counts[warp] = make_int2(more, same);
+    __syncthreads();
+    select_cluster_wait();
+    if (warp == 0) {
+        const int ranks = cluster_size(), mine = cluster_rank();
+        int2 all = {0, 0};
+        for (int rank = 0; rank < ranks; rank++) {
+            const int2 *from = ranks == 1 ? s->counts : cluster_at(s->counts, rank);
+            const int2 x = warp_lane() < warps ? from[warp_lane()] : make_int2(0, 0);
+            const int2 up = {warp_inclusive(x.x), warp_inclusive(x.y)};
+            if (rank == mine)
+                s->before[warp_lane()] = make_int2(all.x + up.x - x.x, all.y + up.y - x.y);
+            all.x += __shfl_sync(WARP_ALL, up.x, 31), all.y += __shfl_sync(WARP_ALL, up.y, 31);
+        }
+        if (warp_lane() == 0)
+            s->sum = all;
+    }
+    __syncthreads();
+    *before = s->before[warp], *sum = s->sum;
+}
+
+template <class S, class M>
+static __device__ __forceinline__ void select_row_choose(const struct select_params &p,
+                                                         const select_at &at, select_shared<M> *s) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int64_t chunk = (int64_t)(cluster_rank() * warps + warp) * p.span;
+    uint4 *resident = reinterpret_cast<uint4 *>(s + 1);
+    const select_warp<S, M> w = {p,
+                                 at,
+                                 s,
+                                 resident + (size_t)warp * p.resident * 32 * (sizeof(S) / 2) +
+                                     warp_lane(),
+                                 (int32_t)(chunk * SELECT_CHUNK),
+                                 max(at.row.end, 0)};
+    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
+        s->mass[0][i] = 0;
+    if (threadIdx.x == 0)
+        s->most[0] = 0;
+    __syncthreads();
+    const select_cut cut = select_cut_find(w);
+    int2 before, sum;
+    select_count(w, cut, &before, &sum);
+    select_progress done = {before.x + min(before.y, cut.ties), before.y};
+    const int n = p.bits ? p.span : w.chunks();
+    for (int i = 0; i < n; i++) {
+        uint32_t above = 0, equal = 0;
+        if (i < w.chunks())
+            w.template compare<false>(&above, &equal, i, cut.key, true);
+        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0);
+    }
+    select_close(p, at, sum.x + min(sum.y, cut.ties), cluster_rank() * blockDim.x + threadIdx.x,
+                 cluster_size() * blockDim.x);
+    select_cluster_wait(); /* others have read this CTA's shared memory */
+}
+
+template <class S, class M>
+static __global__ void __launch_bounds__(32 * SELECT_WARPS, 1)
+    select_rows(const __grid_constant__ struct select_params p) {
+    extern __shared__ uint4 select_memory[];
+    const int clusters = gridDim.x / cluster_size();
+    for (int64_t number = blockIdx.x / cluster_size(); number < p.all; number += clusters)
+        select_row_choose<S, M>(p, select_at_of(p, number, sizeof(S)),
+                                reinterpret_cast<select_shared<M> *>(select_memory));
+}
+
+#endif
