@@ -19,6 +19,7 @@
 #define __align__(bytes) _Alignas(bytes)
 #define __launch_bounds__(...)
 #define FILL_ROLLED
+#define FILL_UNROLLED
 
 struct emulated_place {
     uint32_t x;

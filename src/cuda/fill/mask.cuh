@@ -92,10 +92,12 @@ static __device__ __forceinline__ void mask_write(const struct fill_params *p,
                                                   const struct mask_place *m, int64_t each,
                                                   uint64_t (*word)[MASK_LANE_KEYS]) {
     uint64_t *const to = p->arrays.words + fill_word(&p->shape, m->T, m->key);
+    FILL_UNROLLED
     for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
-        if (m->key + i < p->shape.cols * p->shape.block_kv)
-            for (int32_t w = 0; w < each; w++)
-                to[i * each + w] = word[w][i];
+        FILL_UNROLLED
+    for (int32_t w = 0; w < MASK_WORDS_MOST; w++)
+        if (w < each && m->key + i < p->shape.cols * p->shape.block_kv)
+            to[i * each + w] = word[w][i];
 }
 
 /* Marks which of the warp's keys some row lists: a lane has four, and every eighth writes 32. */
@@ -140,9 +142,10 @@ static __device__ __forceinline__ void mask_read(const struct fill_params *p, in
     const int64_t each = fill_words(s);
     uint64_t word[MASK_WORDS_MOST][MASK_LANE_KEYS];
     uint32_t pairs[MASK_LANE_KEYS] = {0, 0, 0, 0}, some = 0;
+    FILL_UNROLLED
     for (int32_t w = 0; w < MASK_WORDS_MOST; w++) {
         if (w >= each)
-            break;
+            continue;
         mask_words(&m, s->n_kv, w, whole, s->cut, word[w]);
         for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
             pairs[i] += (uint32_t)__popcll(word[w][i]);
@@ -223,7 +226,7 @@ mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t
     const int64_t place = r->first + t * r->claim;
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const uint32_t below = (1u << lane) - 1;
-    const int64_t of_row = t * s->tile_rows, query = r->row * s->block_q + of_row;
+    const int64_t of_row = (int64_t)t * s->tile_rows, query = r->row * s->block_q + of_row;
     const int64_t rows =
         fill_least(s->tile_rows, fill_least(s->block_q - of_row, s->n_q - query)); /* no division */
     int64_t full = place, bits = place;
@@ -254,7 +257,25 @@ mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t
     p->arrays.masked_end[LIST_MASKED_KINDS * T + LIST_BITS] = bits;
 }
 
-static __global__ void __launch_bounds__(32 * FILL_WARPS)
+/* Today's blocks of a row, and whether there is room for those that are listed; of that a lane tells. */
+static __device__ __forceinline__ void mask_row_read(const struct fill_params *p,
+                                                     struct row_under_way *r) {
+    const uint32_t width = (uint32_t)p->shape.block_kv;
+    const int32_t most = (int32_t)p->shape.n_kv;
+    r->length = p->lengths ? fill_length(p->lengths[r->batch], most) : most;
+    r->blocks = ((uint32_t)r->length + width - 1) / width;
+    if (mask_count(p, r) > p->shape.capacity)
+        r->wrong = FILL_OVERFLOW;
+    if (threadIdx.x % 32)
+        return;
+    place_padded(p, r->given, r->batch);
+    if (r->wrong != FILL_RIGHT) {
+        tally_add(TALLY_OVERFLOWS, 1);
+        first_keep(row_order(p, r, r->wrong, FILL_AT_ROW));
+    }
+}
+
+static __global__ void __launch_bounds__(32 * FILL_WARPS, 4)
     fill_mask_lists(const __grid_constant__ struct fill_params p) {
     const uint32_t n = (uint32_t)(p.shape.batches * p.shape.heads * p.shape.rows);
     tally_begin();
@@ -263,13 +284,7 @@ static __global__ void __launch_bounds__(32 * FILL_WARPS)
     for (uint32_t i = blockIdx.x * FILL_WARPS + threadIdx.x / 32; i < n;
          i += gridDim.x * FILL_WARPS) {
         struct row_under_way r = row_at(&p, i, 0, 0, 0);
-        row_read(&p, &r, 0);
-        r.length = fill_length(r.length, (int32_t)p.shape.n_kv);
-        r.blocks = (uint32_t)fill_blocks(r.length, (int32_t)p.shape.block_kv);
-        const uint32_t listed = mask_count(&p, &r);
-        if (listed > p.shape.capacity)
-            r.wrong = FILL_OVERFLOW;
-        row_check(&p, &r, threadIdx.x % 32 == 0);
+        mask_row_read(&p, &r);
         FILL_ROLLED
         for (uint32_t t = 0; t < r.tiles; t++)
             mask_tile(&p, &r, t, r.wrong == FILL_RIGHT ? r.blocks : 0);

@@ -17,6 +17,11 @@
 #define FILL_ROLLED _Pragma("unroll 1")
 #endif
 
+/* A loop whose arrays stay in registers. */
+#ifndef FILL_UNROLLED
+#define FILL_UNROLLED _Pragma("unroll")
+#endif
+
 #define TEAM_LANES 0xffffffffu
 
 /* Shared memory of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */

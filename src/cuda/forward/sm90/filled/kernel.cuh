@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     /* A fill writes the image. The combine reads it before it waits, so it may begin from here on. */
     early_wait();
     early_next();
-    constexpr int HANDED = sm90_filled_handed<shape, MODIFIED>();
+    constexpr int HANDED = sm90_filled_handed<T, shape, MODIFIED>();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
         registers_claim<shape::CONSUMER_REGISTERS[SM90_FILLED] - HANDED>();
@@ -53,7 +53,8 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
             memory, shared, role - 1, p.run, MODIFIED ? modify_unit(p.run.modify, scale) : scale);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED] + HANDED>();
-        sm90_filled_role<T, shape, sm90_filled_masks<shape, MODIFIED>()>(memory, shared, p, maps);
+        sm90_filled_role<T, shape, sm90_filled_masks<T, shape, MODIFIED>()>(memory, shared, p,
+                                                                            maps);
     }
 }
 
@@ -104,16 +105,17 @@ template <class T> static const char *attention_filled_refuses_run(const struct 
     return sm90_filled_maps<T>(&maps, p) ? NULL : sm90_encode_find() ? SM90_NO_MAP : SM90_NO_ENCODE;
 }
 
-/* other: what takes the same image where TMA cannot address the tensors, or registers do not hold a mask beside
- * modifiers; NULL: nothing. */
+/* other: what takes the same image where TMA cannot address the tensors, or registers do not hold masks; NULL:
+ * nothing. */
 template <class T, class, int D, int DV, int CONSUMERS>
 static cudaError_t attention_filled_launch(const struct decode_params *p, cudaStream_t stream,
                                            cudaError_t (*other)(const struct decode_params *,
                                                                 cudaStream_t) = NULL) {
     using shape = sm90_filled_shape<D, DV, CONSUMERS>;
     struct sm90_maps maps = {};
-    const bool masked = p->words && p->run.modify.each && !sm90_filled_masks<shape, true>();
-    if (masked || !sm90_filled_maps<T>(&maps, p))
+    const bool masks = p->run.modify.each ? sm90_filled_masks<T, shape, true>()
+                                          : sm90_filled_masks<T, shape, false>();
+    if ((p->words && !masks) || !sm90_filled_maps<T>(&maps, p))
         return other ? other(p, stream) : cudaErrorInvalidValue;
     const cudaError_t code = p->run.modify.each
                                  ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)
