@@ -19,7 +19,7 @@ static void items_fill(const struct fill_job *job) {
         total += unit_keys(job, u);
     const int64_t share = fill_share(job->splits, total + job->units * job->splits->item);
     for (int64_t u = 0; u < job->units; u++) {
-        const int32_t parts = fill_parts(job->splits, unit_keys(job, u), share);
+        const int32_t parts = fill_unit_parts(job->splits, u, unit_keys(job, u), share);
         const int32_t packed = (int32_t)(u / tiles), tile = (int32_t)(u % tiles);
         for (int32_t part = 0; part < parts; part++)
             job->items[items++] =

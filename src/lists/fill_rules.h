@@ -253,7 +253,18 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
  * a round more. */
 struct fill_splits {
     int64_t item, part_keys, workers, whole;
+    int64_t last, last_parts; /* parts of units `last` and on, the last round; 0: as of others */
 };
+
+/* Keys of a part of the last round, at least: joining takes as long as fewer. */
+#define FILL_LAST_KEYS 256
+
+/* Whole: units that fill no round of all workers have a part for each worker. */
+FILL_RULE void fill_last_round(struct fill_splits *s, int64_t units) {
+    const int64_t rest = units % s->workers;
+    s->last = units - rest;
+    s->last_parts = s->whole && rest && s->last ? s->workers / rest : 0;
+}
 
 /* The cost from which a tile is split, when `total` is that of all tiles: half of a worker's share, or a
  * whole one. */
@@ -272,13 +283,24 @@ FILL_RULE int64_t fill_parts_most(const struct fill_splits *s, int64_t keys) {
     return fill_most(1, keys / fill_fewest(s, keys));
 }
 
-/* Parts of a tile of so many keys. Over all tiles they are at most as many as tiles and twice the workers. */
+/* Parts of a tile of so many keys, by its share. Over all tiles they are at most as many as tiles and twice the
+ * workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
         return 1; /* the answer of the divisions below, which 32 bits hold now */
     const uint32_t most = (uint32_t)keys / (uint32_t)fill_fewest(s, keys);
     const uint32_t shares = (uint32_t)(s->item + keys) / (uint32_t)share + !s->whole;
     return (int32_t)fill_most(1, fill_least(most, shares));
+}
+
+/* Parts of unit u, whose tile has so many keys: its share's, or more in the last round. */
+FILL_RULE int32_t fill_unit_parts(const struct fill_splits *s, int64_t u, int64_t keys,
+                                  int64_t share) {
+    const int32_t parts = fill_parts(s, keys, share);
+    if (u < s->last || s->last_parts <= parts)
+        return parts;
+    const uint32_t most = (uint32_t)keys / (uint32_t)fill_most(FILL_LAST_KEYS, s->part_keys);
+    return (int32_t)fill_most(parts, fill_least(most, s->last_parts));
 }
 
 #endif

@@ -58,8 +58,8 @@ static int64_t keys_most(const struct fill_shape *s) {
 /* Bounds that hold for all lists, see fill_parts. */
 static void reserved_bounds(struct reserved *r) {
     const int64_t most = fill_parts_most(&r->splits, keys_most(&r->shape));
-    const int64_t workers = r->splits.workers;
-    const int64_t cuts = most > 1 ? 2 * workers - 1 : 0;
+    const int64_t workers = r->splits.workers, rounds = r->splits.last_parts > 1 ? 3 : 2;
+    const int64_t cuts = most > 1 ? rounds * workers - 1 : 0;
     r->combines = min_i64(r->units, cuts);
     r->items = r->units + min_i64(r->combines * (most - 1), cuts);
     r->slots = r->items - r->units + r->combines;
@@ -104,6 +104,7 @@ static void reserved_make(tess_plan *plan) {
         .whole = kernel->family->whole_shares && kernel->family->whole_shares(kernel)};
     r->units =
         plan->problem.batch * plan->problem.heads_q / pass->tiles.tile_heads * r->shape.tiles;
+    fill_last_round(&r->splits, r->units);
     reserved_bounds(r);
     r->layout = layout_number(r, pass->tiles.tile_heads);
 }

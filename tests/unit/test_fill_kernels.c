@@ -168,7 +168,7 @@ static struct fill_params params_of(tess_form form, int64_t rows, int64_t cols, 
                                      .tile_rows = 64,
                                      .row_tiles = 1,
                                      .tiles = rows};
-    const struct fill_splits splits = {1, 128, 132, rows % 2};
+    const struct fill_splits splits = {1, 128, 132, rows % 2, 0, 0};
     const tess_device_pattern pattern = tess_device_pattern_init();
     tess_target target = tess_target_init();
     target.multiprocessors = 132, target.shared_memory_per_block = 232448;
@@ -212,8 +212,8 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[1].blocks, 768);
     p = params_of(TESS_BLOCK_BITS, 12288, 1024, 1260000);
     assert_int_equal(fill_launches(&p, launches), 4);
-    assert_int_equal(launches[2].blocks, FILL_MOST_BLOCKS);
-    assert_int_equal(launches[2].shared, FILL_SUMS * 8);
+    assert_int_equal(launches[2].blocks, 8 * 132);
+    assert_int_equal(launches[2].shared, FILL_SUMS * 8 + FILL_WARPS * 1024 * 2);
     p = params_of(TESS_RANGES, 500, 256, 4);
     assert_int_equal(fill_launches(&p, launches), 2);
     assert_int_equal(launches[0].blocks, 4);

@@ -25,7 +25,7 @@ static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_par
 }
 
 /* A unit's addend to places: parts more than one, and in the low half whether there are any. Sums stay below
- * twice the workers. */
+ * three times the workers. */
 static __device__ __forceinline__ uint64_t parts_added(int32_t parts) {
     return (uint64_t)(uint32_t)(parts - 1) << 32 | (uint64_t)(parts > 1);
 }
@@ -169,7 +169,7 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
     uint64_t before = 0, all;
     FILL_ROLLED
     for (uint32_t u = threadIdx.x; u < begin; u += (uint32_t)team->threads)
-        before += parts_added(fill_parts(&p->splits, *unit_keys(p, u), share));
+        before += parts_added(fill_unit_parts(&p->splits, u, *unit_keys(p, u), share));
     if (begin)
         thread_sums(&of, before, &before);
     FILL_ROLLED
@@ -177,7 +177,7 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
         const uint32_t u = first + (uint32_t)of.thread;
         if (first > begin && u < end)
             keys = *unit_keys(p, u);
-        const int32_t parts = u < end ? fill_parts(&p->splits, keys, share) : 0;
+        const int32_t parts = u < end ? fill_unit_parts(&p->splits, u, keys, share) : 0;
         const uint64_t added = parts ? parts_added(parts) : 0;
         const uint64_t its = before + thread_sums(&of, added, &all) - added;
         before += all;

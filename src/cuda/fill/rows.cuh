@@ -134,10 +134,10 @@ static __device__ __forceinline__ void column_write(const struct fill_params *p,
                                                     const struct row_under_way *r,
                                                     struct tile_under_way *t, uint32_t column,
                                                     int full, int64_t at) {
-    const int64_t width = p->shape.block_kv, begin = column * width;
+    const int32_t width = (int32_t)p->shape.block_kv;
     struct fill_run run;
-    run.begin = (int32_t)begin;
-    run.end = (int32_t)fill_least(begin + width, r->length);
+    run.begin = (int32_t)(column * (uint32_t)width);
+    run.end = run.begin + (width < r->length - run.begin ? width : r->length - run.begin);
     if (r->cut)
         run = fill_run_cut(&t->cut, run.begin, run.end);
     const int32_t count = run.end - run.begin;

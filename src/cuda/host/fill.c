@@ -2,6 +2,7 @@
 #include "host/fill.h"
 
 #define RESIDENT_THREADS 2048 /* threads of a multiprocessor */
+#define RESIDENT_BITS 1024    /* threads that walk bits, by registers */
 #define WORDS_OF_THREAD 64    /* words of a bitmap, at most */
 #define ENTRIES_OF_THREAD 4   /* entries of a block row, or words: fewer do not pay */
 #define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
@@ -69,14 +70,23 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
     const int64_t room = max_i64(target->multiprocessors * RESIDENT_THREADS / rows,
                                  RESIDENT_THREADS * bitmaps / most);
     p->threads = row_threads(max_i64(words, entries) / ENTRIES_OF_THREAD, room, words);
+    const int64_t stage = FILL_STAGED(s->cols) * (int64_t)sizeof(uint16_t); /* bytes of a warp */
+    const int64_t warps = s->form == TESS_BLOCK_BITS
+                              ? (most - FILL_SUMS * (int64_t)sizeof(uint64_t)) / stage
+                              : FILL_ROW_THREADS / 32; /* warps that find room */
+    while (p->threads / 32 > warps)
+        p->threads /= 2;
+    p->block = p->threads == 32 ? 32 * (int32_t)min_i64(FILL_WARPS, warps) : p->threads;
+    if (s->form == TESS_BLOCK_BITS)
+        p->room = (int32_t)(p->threads / 32 * stage / (int64_t)sizeof(uint32_t));
     p->thread_bits = __builtin_ctz((unsigned)p->threads);
     p->pairs = s->form == TESS_INDICES && s->capacity % 2 == 0 && (uintptr_t)p->indices % 8 == 0;
-    p->block = p->threads == 32 ? 32 * FILL_WARPS : p->threads;
     const int64_t teams = p->block / p->threads;
     if (s->form != TESS_BLOCK_BITS)
         team_divide(p, (most - rows_shared(p)) / ((int64_t)sizeof(uint32_t) * teams), words,
                     min_i64(s->capacity, s->cols));
-    const int64_t at_once = min_i64(RESIDENT_THREADS / p->block, most / rows_shared(p));
+    const int64_t threads = s->form == TESS_BLOCK_BITS ? RESIDENT_BITS : RESIDENT_THREADS;
+    const int64_t at_once = min_i64(threads / p->block, most / rows_shared(p));
     p->blocks = (int32_t)min_i64(min_i64(chunks(rows, teams), FILL_MOST_BLOCKS),
                                  target->multiprocessors * max_i64(1, at_once));
 }

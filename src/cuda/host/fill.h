@@ -18,9 +18,12 @@
 #define FILL_SUMS (74 + FILL_FEW) /* words of 64 bits */
 #define FILL_BUCKET 4             /* words of 32 columns */
 #define FILL_BUCKET_COLUMNS (32 * FILL_BUCKET)
-#define FILL_WINDOW 64                /* words: counts of their buckets are 16 bytes */
-#define FILL_MOST_SHARED (224 * 1024) /* bytes */
-#define FILL_SURE_SHARED (48 * 1024)  /* bytes where the target says nothing */
+#define FILL_WINDOW 64       /* words: counts of their buckets are 16 bytes */
+#define FILL_CHUNK (32 * 64) /* columns of bits that a warp looks at together */
+#define FILL_STAGED(cols)                                                                          \
+    ((int32_t)((cols) < FILL_CHUNK ? ((cols) + 63) / 64 * 64 : FILL_CHUNK)) /* 16 bits each */
+#define FILL_MOST_SHARED (224 * 1024)                                       /* bytes */
+#define FILL_SURE_SHARED (48 * 1024) /* bytes where the target says nothing */
 
 /* Counts of a thread block: sums of integers, so that their order does not matter. */
 enum tally { TALLY_FAULTS, TALLY_OVERFLOWS, TALLY_KEYS, TALLY_PAIRS, TALLIES };
