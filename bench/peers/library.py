@@ -125,7 +125,7 @@ class Library:
 
 
 # These take the stream after the error.
-WITH_STREAM = ("tess_run", "tess_plan_upload", "tess_plan_fill")
+WITH_STREAM = ("tess_run", "tess_plan_upload", "tess_plan_fill", "tess_plan_fill_run")
 
 
 class Pattern:
@@ -240,6 +240,13 @@ class Decode:
     def fill(self, number, stream=0):
         self.library.call("tess_plan_fill", self.plan, byref(self.patterns[number]),
                           c_void_p(self.images[number]), c_size_t(self.image_size), c_void_p(stream))
+
+    def step(self, number, stream=0):
+        """Fill and run."""
+        self.arguments.image = None
+        self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]),
+                          c_void_p(self.images[number]), c_size_t(self.image_size), c_void_p(),
+                          byref(self.arguments), c_void_p(stream))
 
     def run(self, number, stream=0):
         self.arguments.image = self.images[number]
