@@ -1,7 +1,7 @@
 /*
- * Granules of filled block lists, as Hopper's forward walks them: over drawn images the scores that steps of
- * 64 places count are, each once, those of what the pattern lists and a page holds, tile by tile and part by
- * part.
+ * Granules of filled block lists, and keys of columns, as Hopper's forward walks them: over drawn images the scores
+ * that steps of 64 places count are, each once, those of what the pattern lists and a page holds, tile by tile and
+ * part by part.
  *
  *     test_fill_granules [CASES] [FIRST SEED]     300 from seed 1 unless given
  */
@@ -25,7 +25,8 @@ enum { GROUP = 64, WORK = 400000, PAGES = 1000 };
 static int64_t cases = 300, first_seed = 1;
 
 /* Counts of what the draws had. */
-static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules;
+static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules, columns,
+    bands_of_columns;
 
 /* ---- windows ---- */
 
@@ -77,6 +78,9 @@ static struct device_sizes sizes_draw(uint64_t seed) {
     s.n_kv = PICK(7, 40, 300, 700, 2100, 5000);
     s.block_q = PICK(8, 8, 16, 64, 128, 192);
     s.block_kv = PICK(9, 16, 32, 64, 128);
+    if (PICK(24, 0, 0, 1))
+        s.n_q = PICK(25, 192, 200, 300), s.block_q = PICK(26, 64, 128, 192),
+        s.block_kv = PICK(27, 1, 2, 4, 8);
     while (s.n_kv > 1 && s.batch * s.list_heads * s.n_q * s.n_kv > WORK)
         s.n_kv = (s.n_kv + 1) / 2;
     const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
@@ -194,6 +198,29 @@ static void step_count(const struct walk *w, int64_t T, int32_t full, int32_t at
     whole_steps += unmasked;
 }
 
+/* One step of columns: places at ... at + GROUP - 1 of an item whose granules begin at `begin`. */
+static void columns_count(const struct walk *w, int64_t T, const struct fill_granules *g,
+                          int32_t begin, int32_t at, int32_t past, int unmasked) {
+    const struct fill_arrays *a = &w->job->arrays;
+    const int32_t rows = w->job->shape->tile_rows;
+    for (int32_t place = at; place < at + GROUP && place < past; place++) {
+        const int32_t n = begin + (place >> w->bits), c = place & (w->width - 1);
+        const struct list_run *run = &a->full[a->full_ptr[T] + n];
+        const struct list_masked *band = &a->masked[a->full_ptr[T] + n - g->full];
+        const struct fill_column column =
+            n < g->full ? fill_column_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT,
+                                         w->width, c, rows)
+                        : fill_column_of(band->key, band->count, band->u.band.lo, band->u.band.hi,
+                                         w->width, c, rows);
+        assert_true(!unmasked || (column.key >= 0 && column.count == rows));
+        assert_true(column.first >= 0 && column.first + column.count <= rows);
+        for (int32_t r = column.first; r < column.first + column.count; r++)
+            w->counted[r * w->job->shape->n_kv + column.key]++;
+        bands_of_columns += n >= g->full && column.count > 0 && column.count < rows;
+    }
+    columns++;
+}
+
 static void item_count(const struct walk *w, const struct work_item *item) {
     const struct fill_job *job = w->job;
     const int64_t T = item->batch_head / job->list_packs * job->shape->tiles + item->tile;
@@ -204,7 +231,10 @@ static void item_count(const struct walk *w, const struct work_item *item) {
     const int32_t whole = whole_before(w, T, begin, fill_between(g.whole - begin, 0, past - begin));
     assert_true(item->parts == 1 || past > begin);
     assert_int_equal((begin << w->bits) % SCHEDULE_CHUNK, 0);
-    for (int32_t at = begin; at < past; at += GROUP >> w->bits)
+    for (int32_t at = 0; w->bits < 4 && at < (past - begin) << w->bits; at += GROUP)
+        columns_count(w, T, &g, begin, at, (past - begin) << w->bits,
+                      at + GROUP <= whole << w->bits);
+    for (int32_t at = begin; w->bits >= 4 && at < past; at += GROUP >> w->bits)
         step_count(w, T, g.full, at, past, (at - begin + (GROUP >> w->bits)) <= whole);
     parts += item->parts > 1;
 }
@@ -227,6 +257,9 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
     static const char *const names[] = {"cuda_decode_bf16_sm90_blocks_d64",
                                         "cuda_decode_bf16_sm90_blocks_d128",
                                         "cuda_decode_bf16_sm90_blocks_d128_r128"};
+    static const char *const of_columns[] = {"cuda_decode_bf16_sm90_columns_d64",
+                                             "cuda_decode_bf16_sm90_columns_d64_r128",
+                                             "cuda_decode_bf16_sm90_columns_d128_r192"};
     tess_problem problem = device_problem(&l->sizes, 64);
     tess_target target = tess_target_init();
     const tess_device_pattern declared = lab_listed_declared(&l->listed);
@@ -235,6 +268,8 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
     target.backend = TESS_CUDA, target.architecture = 90;
     target.multiprocessors = (int32_t)PICK(20, 1, 4, 132);
     problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = names[PICK(21, 0, 1, 2)];
+    if (l->sizes.block_kv < FILL_GRANULE_LEAST)
+        problem.kernel = of_columns[l->sizes.block_q / 64 - 1];
     if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
         fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
     return plan;
@@ -257,7 +292,7 @@ static void generated_case(uint64_t seed) {
     const struct fill_shape *s = job.shape;
     struct walk w = {.lists = &l, .job = &job, .width = (int32_t)s->block_kv};
     const int64_t page = PICK(22, 16, 64, 4096);
-    if (PICK(23, 0, 1))
+    if (s->block_kv >= FILL_GRANULE_LEAST && PICK(23, 0, 1))
         pages_draw(&w, page, seed);
     w.bits = fill_granule_bits(s->block_kv, w.table ? page : FILL_GRANULE_MOST);
     w.each = __builtin_ctz((unsigned)w.width) - w.bits;
@@ -284,7 +319,8 @@ static void images_list_the_same(void **state) {
     for (int64_t i = 0; i < cases; i++)
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
-        assert_true(parts && cuts && shorts && whole_steps && empty_granules && absent_granules);
+        assert_true(parts && cuts && shorts && whole_steps && empty_granules && absent_granules &&
+                    columns && bands_of_columns);
 }
 
 int main(int argc, char **argv) {

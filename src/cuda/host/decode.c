@@ -63,8 +63,8 @@ const char *decode_sm90_refuses(const struct problem *problem, const tess_target
     return decode_refuses(problem, target);
 }
 
-/* Granules are whole TMA tile copies of a page. */
-const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target) {
+/* Rows of 16 bits, of one view each, by Hopper's own instructions. */
+static const char *rows_refused(const struct problem *problem, const tess_target *target) {
     const struct caches *c = &problem->caches;
     const char *why = attention_sm90_refuses(problem, target);
     if (!why && (c->k_type != problem->type || c->v_type != problem->type))
@@ -73,8 +73,24 @@ const char *decode_blocks_refuses(const struct problem *problem, const tess_targ
         why = "it writes o of q's type";
     if (!why && problem->rope_dims)
         why = "it reads q and k of one view";
-    if (!why && INT64_C(1) << c->page_shift < FILL_GRANULE_LEAST)
+    return why;
+}
+
+/* Granules are whole TMA tile copies of a page. */
+const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target) {
+    const char *why = rows_refused(problem, target);
+    if (!why && INT64_C(1) << problem->caches.page_shift < FILL_GRANULE_LEAST)
         why = "its pages have 16 keys or more";
+    return why;
+}
+
+const char *decode_columns_refuses(const struct problem *problem, const tess_target *target) {
+    const struct modifiers *m = &problem->modifiers;
+    const char *why = rows_refused(problem, target);
+    if (!why && caches_paged(&problem->caches))
+        why = "it reads keys and values row behind row: page_size must be 0";
+    if (!why && (m->softcap != 0 || m->alibi || m->dropped))
+        why = "it computes no softcap, ALiBi or dropout";
     return why;
 }
 

@@ -64,6 +64,7 @@ const char *decode_refuses(const struct problem *problem, const tess_target *tar
 const char *decode_64_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target);
+const char *decode_columns_refuses(const struct problem *problem, const tess_target *target);
 /* Words that tess_plan_print has beside a kernel's name, as snprintf writes them. */
 int decode_detail(const struct kernel_args *args, char *room, size_t size);
 

@@ -106,6 +106,27 @@ static const char *blocks_refused(const struct fill_shape *shape) {
                : NULL;
 }
 
+/* Tiles of fewer rows would be mostly padding, and parts of wider blocks are copied as one by TMA. */
+static int columns_refuse(const struct fill_shape *shape, int64_t rows) {
+    return shape->form == TESS_RANGES || min_i64(shape->block_q, shape->n_q) < rows ||
+           shape->block_q % rows || shape->block_kv >= FILL_GRANULE_LEAST;
+}
+static const char *columns_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 64)
+               ? "it walks filled lists of blocks of 64 queries, or a multiple, and 1 to 8 keys"
+               : NULL;
+}
+static const char *columns128_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 128)
+               ? "it walks filled lists of blocks of 128 queries, or a multiple, and 1 to 8 keys"
+               : NULL;
+}
+static const char *columns192_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 192)
+               ? "it walks filled lists of blocks of 192 queries, or a multiple, and 1 to 8 keys"
+               : NULL;
+}
+
 /* ---- CTAs and steps ---- */
 
 static int32_t head_of(const struct kernel *kernel) {
@@ -339,3 +360,12 @@ const struct cuda_family family_decode_blocks = {
 const struct cuda_family family_decode_blocks128 = {
     DECODE_BLOCKS(0), .refuses = decode_blocks_refuses, .maps = MAPS_ALONE,
     .heights = "its query tiles have 128 rows"};
+#define DECODE_COLUMNS(refused)                                                                    \
+    DECODE(0, SCHEDULE_CHUNK, .weighed = 1, .dims = padded_dims, .refuses_filled = refused),       \
+        .refuses = decode_columns_refuses
+const struct cuda_family family_decode_columns = {DECODE_COLUMNS(columns_refused),
+                                                  .heights = "its query tiles have 64 rows"};
+const struct cuda_family family_decode_columns128 = {DECODE_COLUMNS(columns128_refused),
+                                                     .heights = "its query tiles have 128 rows"};
+const struct cuda_family family_decode_columns192 = {DECODE_COLUMNS(columns192_refused),
+                                                     .heights = "its query tiles have 192 rows"};

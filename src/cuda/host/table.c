@@ -20,6 +20,9 @@ static const int32_t decode_rows_32[] = {1, 2, 4, 8, 16, 32, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
+static const int32_t decode_rows_columns[] = {64, 0};
+static const int32_t decode_rows_columns192[] = {192, 0};
+#define decode_rows_columns128 decode_rows_blocks128
 #define decode_rows_16f decode_rows_16
 #define decode_rows_sm90 decode_rows_64
 

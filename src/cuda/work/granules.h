@@ -98,6 +98,25 @@ FILL_RULE struct fill_granule fill_granule_of(int32_t key, int32_t count, int32_
     return g;
 }
 
+/* A listed key of a block: rows first ... first + count - 1 of a tile list it. key -1: it is not listed. */
+struct fill_column {
+    int32_t key, first, count;
+};
+
+/* Key c of the block of `width` keys, as fill_granule_of has blocks, by a tile of `rows` rows. */
+FILL_RULE struct fill_column fill_column_of(int32_t key, int32_t count, int32_t lo, int32_t hi,
+                                            int32_t width, int32_t c, int32_t rows) {
+    const int32_t at = c - (key & (width - 1)); /* within the run */
+    struct fill_column column;
+    column.key = -1, column.first = column.count = 0;
+    if (at < 0 || at >= count)
+        return column;
+    column.key = key + at;
+    column.first = fill_between(at - hi, 0, rows);
+    column.count = fill_between(at - lo + 1, column.first, rows) - column.first;
+    return column;
+}
+
 /* The page of a key by its batch's row of the table; -1: there is no such page, and the key is not listed. */
 FILL_RULE int32_t fill_page(const int32_t *row, int32_t key, int32_t shift, int32_t pages) {
     const int32_t page = row[key >> shift];

@@ -27,8 +27,8 @@ static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &
     const int64_t n_full = p.full_end[T] - p.full_ptr[T];
     const int64_t n_bands = p.masked_end[band] - p.masked_ptr[band];
     item.first = p.full_ptr[T];
-    int32_t first_count = 0, last_count = 0;
-    if (n_full > 0) {
+    int32_t first_count = p.block_kv, last_count = p.block_kv;
+    if (n_full > 0 && p.block_kv > 1) { /* blocks of one key are whole */
         first_count = p.full[item.first].count;
         last_count = p.full[item.first + n_full - 1].count;
     }
