@@ -4,7 +4,6 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import sys
 
 import numpy
 
@@ -55,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -66,9 +66,9 @@ def mask_bytes(mask: Any) -> numpy.ndarray:
     """A boolean or 0 / -inf mask as bytes [batch, heads, n_q, n_kv]; dims that are expanded stay 1. A contiguous
     boolean mask of numpy, or of torch on the host, is not copied."""
     mask = array(mask, "mask")
-    if mask.ndim not in (2, 4):
-        raise ArgumentError(f"mask has {mask.ndim} dims, expected [n_q, n_kv] or [batch, heads, n_q, n_kv]")
-    mask = mask[(None,) * (4 - mask.ndim)]
+    if not 2 <= mask.ndim <= 4:
+        raise ArgumentError(f"mask has {mask.ndim} dims, expected [n_q, n_kv] after batch and heads, if any")
+    mask = mask[(None,) * (4 - mask.ndim)]  # as torch broadcasts it
     strides = mask.stride() if is_torch(mask) else mask.strides
     mask = mask[tuple(slice(0, 1) if axis < 2 and strides[axis] == 0 else slice(None) for axis in range(4))]
     if is_torch(mask):

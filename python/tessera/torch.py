@@ -282,11 +282,13 @@ class MaskPatterns:
     def __init__(self) -> None:
         self.kept: dict[int, tuple] = {}
 
-    def get(self, mask: Any, n_q: int, block: int) -> Pattern:
+    def get(self, mask: Any, n_q: int, block: int | tuple[int, int]) -> Pattern:
+        if mask.is_inference():  # it does not tell when it is written
+            return Pattern.from_mask(mask, n_q=n_q, block=block)
         found = self.kept.get(id(mask))
         if found is not None and found[0]() is mask and found[1:3] == (mask._version, (n_q, block)):
             return found[3]
-        pattern = Pattern.from_mask(mask if mask.dim() == 4 else mask[(None,) * (4 - mask.dim())], n_q=n_q, block=block)
+        pattern = Pattern.from_mask(mask, n_q=n_q, block=block)
         number, kept = id(mask), self.kept
         reference = weakref.ref(mask, lambda gone: kept.pop(number, None))
         kept[number] = (reference, mask._version, (n_q, block), pattern)

@@ -182,6 +182,14 @@ class Calls(Base):
         gc.collect()
         self.assertEqual(len(kept), before)
 
+    def test_inference_mode_is_served(self):
+        q, k, v = self.case(heads_kv=4)
+        expected = tessera.attention(q, k, v, self.pattern)
+        with torch.inference_mode():
+            self.assertTrue((tessera.attention(q, k, v, self.pattern) == expected).all())
+            mask = torch.from_numpy(self.mask.copy()).to(self.device).clone()
+            self.assertTrue(near(tessera.torch.scaled_dot_product_attention(q, k, v, mask), expected))
+
     def test_bad_input_is_refused_by_name(self):
         q, k, v = self.case()
         plan = tessera.Plan(self.pattern, q, k, v)
