@@ -48,11 +48,12 @@ FILL_RULE struct select_row select_row_of(const struct select_shape *s, int64_t 
     struct select_row out = {-1, 0, 0, 0};
     if (length < 0 || length > s->n * s->block_kv || k < 0)
         return out;
-    int64_t end = (length + s->block_kv - 1) / s->block_kv;
+    const uint32_t block_kv = (uint32_t)s->block_kv; /* 32 bits hold all keys, and divide faster */
+    int64_t end = (uint32_t)(length + s->block_kv - 1) / block_kv;
     if (s->causal) {
         const int64_t after = fill_least((row + 1) * s->block_q, s->n_q);
         const int64_t position = after - 1 + length - s->n_q; /* the row's last query's */
-        end = position < 0 ? 0 : fill_least(end, position / s->block_kv + 1);
+        end = position < 0 ? 0 : fill_least(end, (uint32_t)position / block_kv + 1);
     }
     out.end = (int32_t)end;
     out.kept = (int32_t)fill_least(s->keep_first, end);

@@ -6,7 +6,7 @@
 #include "select/stream.cuh"
 
 #define SELECT_MOST_SHARED (224 * 1024) /* bytes of a CTA */
-#define SELECT_LEAST_CHUNKS 16       /* a CTA's of a cluster: fewer gain nothing by another CTA */
+#define SELECT_LEAST_CHUNKS 48       /* a CTA's of a cluster: fewer gain nothing by another CTA */
 #define SELECT_STREAM_LEAST 4096     /* columns from which many rows are sampled */
 #define SELECT_STREAM_MOST (1 << 18) /* columns whose bits find room */
 #define SELECT_MOST_GRID (1 << 20)   /* clusters */
@@ -38,29 +38,37 @@ static cudaError_t select_launch_rows(const struct select_params *given,
                                       const select_device &device, cudaStream_t stream) {
     struct select_params p = *given;
     const int64_t chunks = (p.shape.n + SELECT_CHUNK - 1) / SELECT_CHUNK;
-    int cluster = 1, warps = 4;
-    while (device.architecture >= 90 && cluster < CLUSTER_MAX &&
-           2 * cluster * p.all <= device.multiprocessors &&
-           chunks >= 2 * cluster * SELECT_LEAST_CHUNKS)
-        cluster *= 2;
+    int cluster = 1, warps = 4, held = 0;
+    if (device.architecture >= 90) {
+        const int64_t fits = device.multiprocessors / p.all, gains = chunks / SELECT_LEAST_CHUNKS;
+        const int64_t wanted = fits < gains ? fits : gains;
+        cluster = (int)(wanted < 1 ? 1 : wanted < CLUSTER_MAX ? wanted : CLUSTER_MAX);
+    }
     const int most = p.all >= 4 * device.multiprocessors ? 16 : SELECT_WARPS;
-    while (warps < most && warps * cluster < chunks)
-        warps *= 2;
-    p.span = (int32_t)((chunks + warps * cluster - 1) / (warps * cluster));
-    const int64_t chunk = SELECT_CHUNK * (int64_t)sizeof(S) * warps,
-                  fixed = sizeof(select_shared<M>);
+    const int64_t fixed = sizeof(select_shared<M>);
     const int64_t room =
         (SELECT_MOST_SHARED < device.shared ? SELECT_MOST_SHARED : device.shared) - fixed;
-    p.resident = (int32_t)(p.span < room / chunk ? p.span : room / chunk);
-    const cudaError_t code = launch_shared<SELECT_MOST_SHARED>((const void *)select_rows<S, M>);
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config;
+    cudaError_t code = launch_shared<SELECT_MOST_SHARED>((const void *)select_rows<S, M>);
+    const int64_t clusters = p.all < SELECT_MOST_GRID ? p.all : SELECT_MOST_GRID;
+    while (warps < most && warps * cluster < chunks)
+        warps *= 2;
+    const int64_t chunk = SELECT_CHUNK * (int64_t)sizeof(S) * warps;
+    for (; !code; cluster--) {
+        p.span = (int32_t)((chunks + warps * cluster - 1) / (warps * cluster));
+        p.resident = (int32_t)(p.span < room / chunk ? p.span : room / chunk);
+        config = cluster_config(&attribute, clusters * cluster, cluster, 32 * warps,
+                                (size_t)(fixed + p.resident * chunk), stream);
+        if (cluster == 1)
+            break;
+        code = cudaOccupancyMaxActiveClusters(&held, (const void *)select_rows<S, M>, &config);
+        if (held >= p.all) /* all rows are under way at once */
+            break;
+    }
     if (code)
         return code;
     void *arguments[] = {&p};
-    cudaLaunchAttribute attribute = {};
-    const int64_t clusters = p.all < SELECT_MOST_GRID ? p.all : SELECT_MOST_GRID;
-    const cudaLaunchConfig_t config =
-        cluster_config(&attribute, clusters * cluster, cluster, 32 * warps,
-                       (size_t)(fixed + p.resident * chunk), stream);
     return cudaLaunchKernelExC(&config, (const void *)select_rows<S, M>, arguments);
 }
 
@@ -71,13 +79,8 @@ static cudaError_t select_launch_stream(const struct select_params *given, cudaS
     const int warps = steps >= 2 * STREAM_WARPS ? STREAM_WARPS : STREAM_WARPS / 2;
     p.span = (int32_t)((steps + warps - 1) / warps), p.words = (int32_t)steps * 32;
     p.resident = (int32_t)(n / (n > 1 << 15 ? 14 : 8));
-    const int64_t least = STREAM_SAMPLE * (int64_t)(16 / sizeof(S));
-    p.resident = (int32_t)(p.resident > least ? p.resident : least);
-    int64_t bytes = (int64_t)sizeof(stream_shared) + 4 * stream_words(p.words) +
-                    p.resident * (int64_t)sizeof(S);
-    bytes = bytes > (int64_t)sizeof(select_shared<uint32_t>)
-                ? bytes
-                : (int64_t)sizeof(select_shared<uint32_t>);
+    const int64_t bytes = (int64_t)sizeof(stream_shared) + 4 * stream_words(p.words) +
+                          p.resident * (int64_t)sizeof(S);
     const cudaError_t code = launch_shared<SELECT_MOST_SHARED>((const void *)select_stream<S>);
     if (code)
         return code;

@@ -45,8 +45,9 @@ struct select_at {
 
 static __device__ __forceinline__ select_at select_at_of(const struct select_params &p,
                                                          int64_t number, int32_t bytes) {
-    const int64_t n = number % p.shape.rows, list = number / p.shape.rows;
-    const int64_t h = list % p.shape.heads, b = list / p.shape.heads;
+    const uint32_t rows = (uint32_t)p.shape.rows, heads = (uint32_t)p.shape.heads;
+    const uint32_t list = (uint32_t)number / rows, n = (uint32_t)number % rows;
+    const uint32_t b = list / heads, h = list % heads;
     const int64_t length = p.lengths ? p.lengths[b] : p.shape.n * p.shape.block_kv;
     const int64_t first = b * p.stride[0] + h * p.stride[1] + n * p.stride[2];
     select_at at;
@@ -56,6 +57,16 @@ static __device__ __forceinline__ select_at select_at_of(const struct select_par
     return at;
 }
 
+/* Scores of columns first ... first + 7, all below the row's end. */
+template <class S>
+static __device__ __forceinline__ void select_load_whole(select_piece<S> *out, const select_at &at,
+                                                         int32_t first) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const S *>(at.scores) + first);
+#pragma unroll
+    for (int i = 0; i < (int)sizeof(S) / 2; i++)
+        out->word[i] = from[i];
+}
+
 /* Scores of columns first ... first + 7; those from `end` on are NaN. */
 template <class S>
 static __device__ __forceinline__ void select_load(select_piece<S> *out, const select_at &at,
@@ -63,9 +74,7 @@ static __device__ __forceinline__ void select_load(select_piece<S> *out, const s
     const S *from = static_cast<const S *>(at.scores) + first;
     *out = {};
     if (whole && first + SELECT_LANE <= at.row.end) {
-#pragma unroll
-        for (int i = 0; i < (int)sizeof(S) / 2; i++)
-            out->word[i] = reinterpret_cast<const uint4 *>(from)[i];
+        select_load_whole(out, at, first);
     } else {
 #pragma unroll
         for (int i = 0; i < SELECT_LANE; i++)
@@ -164,31 +173,41 @@ static __device__ __forceinline__ uint32_t select_first_bits(uint32_t bits, int3
     return out;
 }
 
-/* A lane's columns, from `first` on: `above` are above the cut and `equal` equal to it, of which the row's first
- * `ties` are chosen. BITS: columns of a lane. Writes those chosen; all lanes take part. */
+/* Room of a warp for the columns that it writes: 16 bits each, of those 8 lanes hold in a byte or in a word B. */
+template <class B> static constexpr int SELECT_STAGE = sizeof(B) == 1 ? SELECT_CHUNK : 512;
+
+/* A lane's columns, a bit of B each, from `first` on: `above` are above the cut and `equal` equal to it, of which the row's
+ * first `ties` are chosen. Writes those chosen; all lanes take part. Indices are gathered in `stage`, for neighbours to
+ * leave in one store. */
 template <class B>
 static __device__ __forceinline__ void
 select_write(const struct select_params &p, const select_at &at, select_progress *done,
-             int32_t ties, int32_t first, uint32_t above, uint32_t equal) {
+             int32_t ties, int32_t first, uint32_t above, uint32_t equal, uint16_t *stage) {
+    const int lane = warp_lane(), columns = 8 * (int)sizeof(B);
     int32_t sum;
     if (__any_sync(WARP_ALL, equal != 0)) {
         const int32_t before = warp_before(__popc(equal), &sum);
         above |= select_first_bits(equal, ties - done->ties - before);
         done->ties += sum;
     }
-    const int32_t place = done->chosen + warp_before(__popc(above), &sum);
-    const int32_t room = (int32_t)p.shape.capacity - place;
-    done->chosen += sum;
-    if (__popc(above) > room)
-        above = select_first_bits(above, room);
+    const int32_t place = warp_before(__popc(above), &sum);
+    const int32_t room = (int32_t)p.shape.capacity - done->chosen;
     if (p.bits && first < 64 * p.shape.words)
-        reinterpret_cast<B *>(p.bits + at.number * p.shape.words)[first / (8 * sizeof(B))] =
-            (B)above;
-    if (p.indices) {
-        int32_t *to = p.indices + at.number * p.shape.capacity + place;
-        for (; above; above &= above - 1)
-            *to++ = first + __ffs((int)above) - 1;
+        reinterpret_cast<B *>(p.bits + at.number * p.shape.words)[first / columns] =
+            (B)(place + columns <= room ? above : select_first_bits(above, room - place));
+    int32_t *out = p.indices + at.number * p.shape.capacity + done->chosen;
+    for (int32_t begin = 0; begin < sum && p.indices; begin += SELECT_STAGE<B>) {
+        const int32_t end = min(min(sum, room) - begin, SELECT_STAGE<B>);
+        int32_t to = place - begin;
+        for (uint32_t bits = above; bits; bits &= bits - 1, to++)
+            if ((uint32_t)to < (uint32_t)SELECT_STAGE<B>)
+                stage[to] = (uint16_t)(lane * columns + __ffs((int)bits) - 1);
+        __syncwarp();
+        for (int32_t i = lane; i < end; i += 32)
+            out[begin + i] = first - lane * columns + stage[i];
+        __syncwarp();
     }
+    done->chosen += sum;
 }
 
 /* Padding, count and overflow of a row that chooses so many; `thread` of `threads` that share it. */

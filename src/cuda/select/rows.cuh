@@ -12,86 +12,23 @@
 #ifndef TESSERA_CUDA_SELECT_ROWS_CUH
 #define TESSERA_CUDA_SELECT_ROWS_CUH
 
-#include "select/row.cuh"
+#include "select/digits.cuh"
 
 #define SELECT_WARPS 32 /* at most in a CTA */
 
 /* Shared memory; resident keys follow. M: masses, counts of 32 or weights of 64 bits. */
 template <class M> struct alignas(16) select_shared {
     M mass[2][SELECT_DIGITS]; /* one is counted while others read the one before */
-    M warps[SELECT_WARPS];
-    M left; /* the target less the digits above */
-    int32_t digit;
+    M group[DIGIT_GROUPS];
     uint32_t most[2];          /* this CTA's, the row's */
     int2 counts[SELECT_WARPS]; /* each warp's: above the cut, equal to it */
     int2 before[SELECT_WARPS];
     int2 sum;
 };
 
-template <class X> static __device__ __forceinline__ X warp_inclusive(X x) {
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        const X other = __shfl_up_sync(WARP_ALL, x, step);
-        x += warp_lane() >= step ? other : 0;
-    }
-    return x;
-}
-
-/* Sum of x over the CTA's threads before this one; room has a place for each warp. Has one barrier. */
-template <class M> static __device__ __forceinline__ M block_before(M x, M *room) {
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const M up = warp_inclusive(x);
-    if (warp_lane() == 31)
-        room[warp] = up;
-    __syncthreads();
-    const M mine = warp_lane() < warps ? room[warp_lane()] : 0;
-    const M sums = warp_inclusive(mine);
-    const M before = __shfl_sync(WARP_ALL, sums - mine, warp);
-    return before + up - x;
-}
-
 static __device__ __forceinline__ void select_cluster_wait(void) {
     if (cluster_size() > 1)
         cluster_wait();
-}
-
-/* Mass of a digit over all CTAs: loads of all of them are under way at once. */
-template <class M>
-static __device__ __forceinline__ M select_mass_of(select_shared<M> *s, int which, int digit) {
-    const int ranks = cluster_size();
-    M *own = &s->mass[which][digit], x[CLUSTER_MAX], sum = 0;
-    if (ranks == 1)
-        return *own;
-#pragma unroll
-    for (int rank = 0; rank < CLUSTER_MAX; rank++)
-        x[rank] = rank < ranks ? *cluster_at(own, rank) : 0;
-#pragma unroll
-    for (int rank = 0; rank < CLUSTER_MAX; rank++)
-        sum += x[rank];
-    return sum;
-}
-
-/* The digit, from the highest, with which the mass of all CTAs reaches the target; -1: none. */
-template <class M>
-static __device__ __forceinline__ void select_digit(select_shared<M> *s, int which, M target,
-                                                    int digits) {
-    const int each = SELECT_DIGITS / blockDim.x, top = digits - each * (int)threadIdx.x;
-    M own = 0;
-#pragma unroll 2
-    for (int i = 1; i <= each; i++)
-        own += top >= i ? select_mass_of(s, which, top - i) : 0;
-    M before = block_before(own, s->warps);
-    if (before < target && before + own >= target) {
-        for (int digit = top - 1;; digit--) {
-            const M at = select_mass_of(s, which, digit);
-            if (before + at >= target) {
-                s->digit = digit, s->left = target - before;
-                break;
-            }
-            before += at;
-        }
-    } else if (threadIdx.x == blockDim.x - 1 && before + own < target)
-        s->digit = -1;
 }
 
 template <class S, class M> struct select_warp {
@@ -102,8 +39,9 @@ template <class S, class M> struct select_warp {
     int32_t first, end; /* columns of this warp; those of the row */
 
     static constexpr int BITS = 8 * (int)sizeof(S);
-    static constexpr int WORDS = (int)sizeof(S) / 2; /* 16-byte words of a lane and chunk */
+    static constexpr int WORDS = (int)sizeof(S) / 2; /* words of 16 bytes of a lane and chunk */
     static constexpr bool WEIGHS = sizeof(M) == 8;
+    static constexpr int AHEAD = 8 / (int)sizeof(S); /* chunks that are read at once */
 
     __device__ __forceinline__ int32_t column(int i) const {
         return first + i * SELECT_CHUNK + warp_lane() * SELECT_LANE;
@@ -125,43 +63,59 @@ template <class S, class M> struct select_warp {
             if (kept >> c & 1)
                 x->put(c, SELECT_KEPT(BITS));
     }
-    /* Keys of the lane's columns of chunk i; where masses are weights, by their scores alone. */
+    /* Scores become keys, which stay where there is room; where masses are weights, keys by the scores alone. */
+    __device__ __forceinline__ void make(select_piece<S> *x, int i) const {
+        select_keys_make(x, p.type == TESS_F16);
+        if (!WEIGHS)
+            keep(x, i);
+        if (i < p.resident)
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                held(i)[32 * w] = x->word[w];
+    }
+    /* Keys of the lane's columns of chunk i; AGAIN: they have been read before. */
     template <bool AGAIN> __device__ __forceinline__ void read(select_piece<S> *x, int i) const {
-        const bool stays = i < p.resident;
-        if (AGAIN && stays) {
+        if (AGAIN && i < p.resident) {
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
                 x->word[w] = held(i)[32 * w];
             return;
         }
         select_load(x, at, p.whole, column(i));
-        select_keys_make(x, p.type == TESS_F16);
-        if (!WEIGHS)
-            keep(x, i);
-        if (stays)
-#pragma unroll
-            for (int w = 0; w < WORDS; w++)
-                held(i)[32 * w] = x->word[w];
+        make(x, i);
     }
-    /* Counts the digit between shift and known, of keys whose upper bits are those of `key`; AGAIN: not the first. The
-     * lowest digits count what cannot be chosen. */
-    template <bool AGAIN>
+    /* Reads the row, several chunks at once, and counts the first digit: the lowest ones are what cannot be chosen. */
+    __device__ __forceinline__ void count_first(int which, int shift) const {
+        uint32_t *mass = reinterpret_cast<uint32_t *>(shared->mass[which]);
+        const int n = chunks();
+        for (int i = 0; i < n; i += AHEAD) {
+            select_piece<S> x[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (i + a < n)
+                    select_load(&x[a], at, p.whole, column(i + a));
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (i + a < n) {
+                    make(&x[a], i + a);
+#pragma unroll
+                    for (int c = 0; c < SELECT_LANE; c++)
+                        atomicAdd(&mass[x[a].get(c) >> shift], 1u);
+                }
+        }
+    }
+    /* Counts the digit between shift and known, of keys whose upper bits are those of `key`. */
     __device__ __forceinline__ void count(int which, uint32_t key, int known, int shift) const {
         uint32_t *mass = reinterpret_cast<uint32_t *>(shared->mass[which]);
         const uint32_t digits = (1u << (known - shift)) - 1;
         const int n = chunks();
-#pragma unroll 2
         for (int i = 0; i < n; i++) {
             select_piece<S> x;
-            read<AGAIN>(&x, i);
+            read<true>(&x, i);
 #pragma unroll
-            for (int c = 0; c < SELECT_LANE; c++) {
-                const uint32_t is = x.get(c);
-                if (!AGAIN)
-                    atomicAdd(&mass[is >> shift], 1u);
-                else if ((is ^ key) >> known == 0)
-                    atomicAdd(&mass[is >> shift & digits], 1u);
-            }
+            for (int c = 0; c < SELECT_LANE; c++)
+                if ((x.get(c) ^ key) < 1u << known)
+                    atomicAdd(&mass[x.get(c) >> shift & digits], 1u);
         }
     }
     /* Adds weights likewise. */
@@ -188,7 +142,7 @@ template <class S, class M> struct select_warp {
     }
     /* Bits of the columns of chunk i that are above the cut and equal to it. FIRST: they stay where its keys were. */
     template <bool FIRST>
-    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, uint32_t cut,
+    __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, select_cut cut,
                                             bool again) const {
         uint32_t *bits = &held(i)->x, more = 0, same = 0;
         if (!FIRST && i < p.resident) {
@@ -203,10 +157,12 @@ template <class S, class M> struct select_warp {
         if (WEIGHS)
             keep(&x, i);
 #pragma unroll
-        for (int c = 0; c < SELECT_LANE; c++) {
-            more |= x.get(c) > cut ? 1u << c : 0;
-            same |= x.get(c) == cut ? 1u << c : 0;
-        }
+        for (int c = 0; c < SELECT_LANE; c++)
+            more |= x.get(c) > cut.key ? 1u << c : 0;
+        if (cut.ties)
+#pragma unroll
+            for (int c = 0; c < SELECT_LANE; c++)
+                same |= x.get(c) == cut.key ? 1u << c : 0;
         *above = more, *equal = same;
         if (FIRST && i < p.resident)
             *bits = more | same << 8;
@@ -237,21 +193,6 @@ static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
     __syncthreads();
 }
 
-/* TOP_P: the mass that is to be reached, once the first digit is counted. */
-template <class M>
-static __device__ __forceinline__ M select_target(select_shared<M> *s, uint32_t share) {
-    M own = 0;
-    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
-        own += select_mass_of(s, 0, i);
-    const M before = block_before(own, s->warps);
-    if (threadIdx.x == blockDim.x - 1)
-        s->left = before + own;
-    __syncthreads();
-    const M target = (M)select_mass(s->left, share);
-    __syncthreads();
-    return target;
-}
-
 template <class S, class M>
 static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S, M> &w) {
     const int bits = w.BITS;
@@ -268,23 +209,27 @@ static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S
         if (w.WEIGHS)
             w.weigh(which, key, known, shift);
         else if (known < bits)
-            w.template count<true>(which, key, known, shift);
+            w.count(which, key, known, shift);
         else
-            w.template count<false>(which, key, known, shift);
+            w.count_first(which, shift);
         __syncthreads();
         select_cluster_wait();
         for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
             s->mass[which ^ 1][i] = 0;
+        const int digits = max(1 << (known - shift), 32);
+        digit_groups(s->mass[which], s->group, digits);
+        __syncthreads();
         if (w.WEIGHS && known == bits)
-            target = select_target(s, w.p.shape.share);
+            target = (M)select_mass(digit_total(s->group, digits), w.p.shape.share);
         if (!target) /* nothing but what is kept, of TOP_P */
             return {SELECT_KEPT(bits), w.WEIGHS ? INT32_MAX : 0};
-        select_digit(s, which, target, 1 << (known - shift));
-        __syncthreads();
-        if (s->digit < 0 || (known == bits && (uint32_t)s->digit < low >> shift))
+        const digit_found<M> found = digit_find(s->mass[which], s->group, digits, target);
+        if (found.digit < 0 || (known == bits && (uint32_t)found.digit < low >> shift))
             return {low - 1, 0}; /* no more can be chosen */
-        key |= (uint32_t)s->digit << shift;
-        target = s->left;
+        key |= (uint32_t)found.digit << shift;
+        target = found.left;
+        if (found.all && !w.WEIGHS) /* all keys from this one on */
+            return {key - 1, 0};
     }
     if (!w.WEIGHS)
         return {key, (int32_t)target};
@@ -305,7 +250,7 @@ static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, 
     const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
     for (int i = 0; i < n; i++) {
         uint32_t above, equal;
-        w.template compare<true>(&above, &equal, i, cut.key, again);
+        w.template compare<true>(&above, &equal, i, cut, again);
         more += __popc(above), same += __popc(equal);
     }
     more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
@@ -357,11 +302,13 @@ static __device__ __forceinline__ void select_row_choose(const struct select_par
     for (int i = 0; i < n; i++) {
         uint32_t above = 0, equal = 0;
         if (i < w.chunks())
-            w.template compare<false>(&above, &equal, i, cut.key, true);
-        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, cut.ties ? equal : 0);
+            w.template compare<false>(&above, &equal, i, cut, true);
+        select_write<uint8_t>(p, at, &done, cut.ties, w.column(i), above, equal,
+                              reinterpret_cast<uint16_t *>(s->mass) + warp * SELECT_STAGE<uint8_t>);
     }
     select_close(p, at, sum.x + min(sum.y, cut.ties), cluster_rank() * blockDim.x + threadIdx.x,
                  cluster_size() * blockDim.x);
+    __syncthreads();
     select_cluster_wait(); /* others have read this CTA's shared memory */
 }
 

@@ -1,7 +1,7 @@
 /*
  * Choosing columns of many long rows, each read once: a CTA takes a row.
  *
- *     sample   keys at a fixed stride bracket the cut: lo ... hi, four deviations around its rank in the sample
+ *     sample   keys at a fixed stride bracket the cut: lo ... hi, three deviations around its rank in the sample
  *     read     a bit for each column above hi, one for each within the bracket, whose scores are kept in order
  *     digits   the cut among those within, if it is there
  *     write    columns from both bits
@@ -18,16 +18,18 @@
 #define STREAM_CTAS 3                             /* at least on a multiprocessor */
 #define STREAM_GROUP 4                            /* chunks that a warp reads at once */
 #define STREAM_STEP (STREAM_GROUP * SELECT_CHUNK) /* columns: a word of 32 for each lane */
-#define STREAM_SAMPLE 512                         /* pieces of 16 bytes */
+#define STREAM_DIGIT_BITS 8                       /* second digit of the sample */
+#define STREAM_DIGITS (1 << STREAM_DIGIT_BITS)
+#define STREAM_PIECES 4
+#define STREAM_SAMPLE 512 /* pieces of 16 bytes */
 
 /* Shared memory; then come `above` and `within`, a word for each lane and step; the place of each step's scores; and
  * the scores, of which the sample takes the room before. */
 struct alignas(16) stream_shared {
     uint32_t mass[SELECT_DIGITS];
-    uint32_t warps[SELECT_WARPS];
+    uint32_t group[2][DIGIT_GROUPS];
     int2 before[SELECT_WARPS]; /* counts of each warp, then sums before it */
-    uint32_t digit[2], left[2];
-    uint32_t used; /* scores that found or wanted room */
+    uint32_t used;             /* scores that found or wanted room */
     int2 sum;
 };
 
@@ -42,7 +44,7 @@ template <class S> struct stream_room {
 /* Words of a row's arrays of so many words each; the sample's second digit is counted there before. */
 static __host__ __device__ __forceinline__ int64_t stream_words(int64_t words) {
     const int64_t all = (2 * words + words / 32 + 3) / 4 * 4;
-    return all < SELECT_DIGITS ? SELECT_DIGITS : all;
+    return all < 2 * STREAM_DIGITS ? 2 * STREAM_DIGITS : all;
 }
 
 template <class S>
@@ -58,30 +60,22 @@ static __device__ __forceinline__ stream_room<S> stream_room_of(const struct sel
     return r;
 }
 
-static __device__ __forceinline__ void stream_zero(uint32_t *mass) {
-    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
-        mass[i] = 0;
+/* Zeros, a multiple of 4, between barriers. */
+static __device__ __forceinline__ void stream_zero(uint32_t *mass, int n) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x)
+        reinterpret_cast<uint4 *>(mass)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }
 
-/* The digit with which the mass reaches target number `which`; left[which] of the target is left. SELECT_DIGITS: none,
- * or the target is 0. Between barriers. */
-static __device__ __forceinline__ void stream_digit(stream_shared *s, const uint32_t *mass,
-                                                    uint32_t target, int which) {
-    const int each = SELECT_DIGITS / blockDim.x, top = SELECT_DIGITS - each * (int)threadIdx.x;
-    uint32_t own = 0;
-    if (threadIdx.x == 0)
-        s->digit[which] = SELECT_DIGITS;
-    for (int i = 1; i <= each; i++)
-        own += mass[top - i];
-    uint32_t before = block_before(own, s->warps); /* has a barrier */
-    if (before < target && before + own >= target) {
-        int digit = top - 1;
-        for (; before + mass[digit] < target; digit--)
-            before += mass[digit];
-        s->digit[which] = digit, s->left[which] = target - before;
-    }
+/* The digit that is counted, for a target: after the barrier that ends the count. */
+static __device__ __forceinline__ digit_found<uint32_t> stream_digit(stream_shared *s, int known,
+                                                                     int shift, uint32_t target) {
+    const int digits = max(1 << (known - shift), 32);
     __syncthreads();
+    digit_groups(s->mass, s->group[0], digits);
+    __syncthreads();
+    return digit_find(s->mass, s->group[0], digits, target);
 }
 
 /* Keys between which the cut lies, most likely. lo is the lowest key where no more is known, hi the highest. */
@@ -89,56 +83,72 @@ struct stream_bracket {
     uint32_t lo, hi;
 };
 
+/* Two digits of the keys of a sample, which stay in registers, about the rank of the cut. */
 template <class S>
 static __device__ __forceinline__ stream_bracket stream_sample(const struct select_params &p,
                                                                const select_at &at,
                                                                const stream_room<S> &r) {
-    const int bits = 8 * (int)sizeof(S), each = 16 / (int)sizeof(S), shift = select_shift(bits);
-    const int below = select_shift(shift);
+    const int bits = 8 * (int)sizeof(S), each = 16 / (int)sizeof(S);
+    const int shift = select_shift(bits), below = max(shift - STREAM_DIGIT_BITS, 0);
+    const int digits = max(1 << (shift - below), 32);
     stream_shared *s = r.shared;
-    uint32_t *second = r.above; /* not in use yet */
+    uint32_t *second = r.above; /* two counts; not in use yet */
     const int32_t pieces = at.row.end / each, taken = min(pieces, STREAM_SAMPLE);
     const uint4 *from = static_cast<const uint4 *>(at.scores);
-    uint4 *sample = reinterpret_cast<uint4 *>(r.scores);
-    for (int i = threadIdx.x; i < taken; i += blockDim.x) {
-        union {
-            uint4 whole;
-            uint32_t word[4];
-            S key[16 / sizeof(S)];
-        } x;
-        x.whole = from[(int64_t)i * pieces / taken];
+    union {
+        uint4 whole;
+        uint32_t word[4];
+        S key[16 / sizeof(S)];
+    } x[STREAM_PIECES];
+#pragma unroll
+    for (int i = 0; i < STREAM_PIECES; i++) {
+        const int32_t piece = threadIdx.x + i * blockDim.x;
+        x[i].whole = piece < taken ? from[(int64_t)piece * pieces / taken] : make_uint4(0, 0, 0, 0);
+    }
+    stream_zero(s->mass, SELECT_DIGITS);
+    stream_zero(second, 2 * digits);
+#pragma unroll
+    for (int i = 0; i < STREAM_PIECES; i++) {
+        if (threadIdx.x + i * blockDim.x >= taken)
+            continue;
 #pragma unroll
         for (int c = 0; c < 4; c++)
-            x.word[c] = select_word_keys<S>(x.word[c], p.type == TESS_F16);
+            x[i].word[c] = select_word_keys<S>(x[i].word[c], p.type == TESS_F16);
 #pragma unroll
         for (int c = 0; c < each; c++)
-            atomicAdd(&s->mass[x.key[c] >> shift], 1u);
-        sample[i] = x.whole;
+            atomicAdd(&s->mass[x[i].key[c] >> shift], 1u);
     }
     const int32_t k = at.row.k - at.row.kept - (at.row.end - at.row.tail);
     const float all = (float)(taken * each), share = (float)max(k, 0) / (float)at.row.end;
-    const float wide = 4 * sqrtf(all * share * (1 - share)) + 1;
+    const float wide = 3 * sqrtf(all * share * (1 - share)) + 1;
     const uint32_t target[2] = {(uint32_t)(all * share + wide) + 1,
                                 (uint32_t)fmaxf(all * share - wide, 0)};
+    digit_found<uint32_t> first[2];
+    first[0] = stream_digit(s, bits, shift, target[0]);
+    first[1] = digit_find(s->mass, s->group[0], SELECT_DIGITS, target[1]);
+#pragma unroll
+    for (int i = 0; i < STREAM_PIECES; i++)
+#pragma unroll
+        for (int c = 0; c < each; c++)
+#pragma unroll
+            for (int which = 0; which < 2; which++)
+                if (threadIdx.x + i * blockDim.x < taken &&
+                    x[i].key[c] >> shift == first[which].digit)
+                    atomicAdd(&second[which * digits +
+                                      (x[i].key[c] >> below & ((1u << (shift - below)) - 1))],
+                              1u);
+    __syncthreads();
+    for (int which = 0; which < 2; which++)
+        digit_groups(second + which * digits, s->group[which], digits);
     __syncthreads();
     uint32_t bound[2] = {p.keys.low, p.keys.high};
-    for (int which = 0; which < 2; which++)
-        stream_digit(s, s->mass, target[which], which);
-    const uint32_t first[2] = {s->digit[0], s->digit[1]}, left[2] = {s->left[0], s->left[1]};
-    for (int which = 0; which < 2; which++) { /* all threads take one way */
-        if (first[which] == SELECT_DIGITS || first[which] < p.keys.low >> shift)
+    for (int which = 0; which < 2; which++) {
+        if (first[which].digit < (int)(p.keys.low >> shift)) /* nothing is known */
             continue;
-        stream_zero(second);
-        for (int i = threadIdx.x; i < taken * each; i += blockDim.x) {
-            const uint32_t key = r.scores[i];
-            if (key >> shift == first[which])
-                atomicAdd(&second[key >> below & ((1u << (shift - below)) - 1)], 1u);
-        }
-        __syncthreads();
-        stream_digit(s, second, left[which], which);
-        bound[which] = first[which] << shift | s->digit[which] << below;
-        if (which)
-            bound[which] |= (1u << below) - 1;
+        const int digit =
+            digit_find(second + which * digits, s->group[which], digits, first[which].left).digit;
+        bound[which] = (uint32_t)first[which].digit << shift | (uint32_t)digit << below;
+        bound[which] |= which ? (1u << below) - 1 : 0;
     }
     return {max(bound[0], p.keys.low), min(max(bound[1], p.keys.low), p.keys.high)};
 }
@@ -210,7 +220,7 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
                                                    const select_at &at, const stream_room<S> &r,
                                                    stream_bracket bracket, bool keep, int2 *sum) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
-    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* one score counted, or one in each half */
+    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* one score in a word, or two */
     const stream_limits limits = {select_stored(min(bracket.lo, p.keys.high), p.keys.bits) * each,
                                   select_stored(bracket.hi, p.keys.bits) * each,
                                   p.type == TESS_F16};
@@ -224,7 +234,10 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
         select_piece<S> x[STREAM_GROUP];
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++)
-            select_load(&x[g], at, true, first + g * SELECT_CHUNK);
+            if (begin + STREAM_STEP <= at.row.end)
+                select_load_whole(&x[g], at, first + g * SELECT_CHUNK);
+            else
+                select_load(&x[g], at, true, first + g * SELECT_CHUNK);
 #pragma unroll
         for (int g = 0; g < STREAM_GROUP; g++) {
             uint32_t above, within;
@@ -270,17 +283,17 @@ static __device__ __forceinline__ select_cut stream_cut(const struct select_para
     uint32_t key = 0;
     for (int known = 32 - __clz(bracket.hi - bracket.lo), shift; known > 0; known = shift) {
         shift = select_shift(known);
-        stream_zero(s->mass);
+        stream_zero(s->mass, SELECT_DIGITS);
         for (int i = threadIdx.x; i < (int)s->used; i += blockDim.x) {
             const uint32_t x =
                 select_key(r.scores[i], 8 * (int)sizeof(S), p.keys.low, p.keys.high) - bracket.lo;
             if ((uint64_t)(x ^ key) >> known == 0)
                 atomicAdd(&s->mass[x >> shift & ((1u << (known - shift)) - 1)], 1u);
         }
-        __syncthreads();
-        stream_digit(s, s->mass, target, 0);
-        key |= s->digit[0] << shift, target = s->left[0];
-        __syncthreads();
+        const digit_found<uint32_t> found = stream_digit(s, known, shift, target);
+        key |= (uint32_t)found.digit << shift, target = found.left;
+        if (found.all) /* all keys from this one on */
+            return {bracket.lo + key - 1, 0};
     }
     return {bracket.lo + key, (int32_t)target};
 }
@@ -315,7 +328,7 @@ static __device__ __forceinline__ uint32_t stream_key(const struct select_params
     uint32_t key = 0;
     for (int known = p.keys.bits, shift; known > 0; known = shift) {
         shift = select_shift(known);
-        stream_zero(s->mass);
+        stream_zero(s->mass, SELECT_DIGITS);
         for (int32_t first = threadIdx.x * SELECT_LANE; first < at.row.end;
              first += blockDim.x * SELECT_LANE) {
             const uint32_t kept = select_kept_bits(at.row, first);
@@ -327,12 +340,10 @@ static __device__ __forceinline__ uint32_t stream_key(const struct select_params
                     (uint64_t)(x.get(c) ^ key) >> known == 0)
                     atomicAdd(&s->mass[x.get(c) >> shift & ((1u << (known - shift)) - 1)], 1u);
         }
-        __syncthreads();
-        stream_digit(s, s->mass, target, 0);
-        if (s->digit[0] == SELECT_DIGITS)
+        const digit_found<uint32_t> found = stream_digit(s, known, shift, target);
+        if (found.digit < 0)
             return 0;
-        key |= s->digit[0] << shift, target = s->left[0];
-        __syncthreads();
+        key |= (uint32_t)found.digit << shift, target = found.left;
     }
     return key;
 }
@@ -355,13 +366,12 @@ static __device__ __forceinline__ stream_found stream_find(const struct select_p
     stream_shared *s = r.shared;
     stream_found f;
     f.cuts = exact && at.row.end > at.row.k, f.bracket = all;
-    if (f.cuts) {
-        stream_zero(s->mass);
+    if (f.cuts)
         f.bracket = stream_sample(p, at, r);
-    }
     for (;;) {
         f.bracket.hi -= f.bracket.hi == sign - 1; /* -0, which no key is */
         f.one = !f.cuts || f.bracket.lo >= f.bracket.hi;
+        __syncthreads();
         if (threadIdx.x == 0)
             s->used = 0;
         __syncthreads();
@@ -399,7 +409,9 @@ static __device__ __forceinline__ void stream_row(const struct select_params &p,
     select_progress done = {f.before.x + min(f.before.y, cut.ties), f.before.y};
     for (int step = first; step < end; step++)
         select_write<uint32_t>(p, at, &done, cut.ties, step * STREAM_STEP + lane * 32,
-                               r.above[step * 32 + lane], r.within[step * 32 + lane]);
+                               r.above[step * 32 + lane], r.within[step * 32 + lane],
+                               reinterpret_cast<uint16_t *>(r.shared->mass) +
+                                   warp * SELECT_STAGE<uint32_t>);
     select_close(p, at, f.sum.x + min(f.sum.y, cut.ties), threadIdx.x, blockDim.x);
 }
 
