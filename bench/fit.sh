@@ -3,17 +3,17 @@
 #   bench/fit.sh [FOLDER [KERNELS [OUT]]]
 #
 # FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
-# regular expression (default: Hopper's forward of bf16, whose f16 twins have the same costs), OUT the file
+# regular expression (default: the forward of bf16, whose f16 twins have the same costs, and of f32), OUT the file
 # ($OUT/costs.def where $OUT is set). For each kernel and tile height six lists are timed that fill the device
 # in whole waves; bench/fit.awk solves for launch, item and steps (docs/design/lists.md, "Measured costs").
-# Some five minutes at most: what the time cuts short is named, and its kernels are left out.
+# Fourteen minutes for all kernels, LIMIT seconds at most: what that cuts short is named, and its kernels are left out.
 # Exit status: 0 all is written, 1 a step failed, 3 some kernels are left out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 folder=$(realpath "${1:-build/release}") || exit 1
-kernels=${2:-^cuda_attention_bf16_sm90_}
+kernels=${2:-^cuda_attention_(bf16|f32)_}
 out=${3:-${OUT:-.}/costs.def}
-limit=280 # seconds of timing
+limit=${LIMIT:-540} # seconds of timing
 export LD_LIBRARY_PATH=$folder:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 tessera=$folder/tessera
 info=$("$tessera" info) || { echo "bench/fit.sh: no program in $folder: build first" >&2; exit 1; }
@@ -32,10 +32,10 @@ heads=$((multiprocessors % 4 ? multiprocessors : multiprocessors / 4))
 
 # case_of KERNEL ROWS HEADS BLOCK KEEP: equal lists, one for all heads, in whole tiles
 case_of() {
-    local d=${1##*_d} v
+    local d=${1##*_d} v type=${1#cuda_attention_}
     v=${d#*_v}
-    d=${d%%_*} v=${v%%_*}
-    echo "h=$3,n=3072,nkv=4096,d=$d,dv=$v,dtype=bf16,block=$4,pattern=random_row($5,1),lists=1,backend=cuda,$(
+    d=${d%%_*} v=${v%%_*} type=${type%%_*}
+    echo "h=$3,n=3072,nkv=4096,d=$d,dv=$v,dtype=$type,block=$4,pattern=random_row($5,1),lists=1,backend=cuda,$(
         )pipeline=fused,kernel=$1,tile=$2,split=1048576"
 }
 
@@ -81,11 +81,11 @@ END
     echo ' * Nanoseconds: of a launch; of one multiprocessor, kept busy, an item, and steps of 64 keys: plain,'
     echo ' * masked, gathered.'
     echo ' *'
-    echo ' *   CUDA_COSTS(kernel, rows, launch, item, plain, masked, gathered)'
+    echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, gathered} ...)'
     echo ' */'
     awk -v multiprocessors="$multiprocessors" -f bench/fit.awk "$work/timings"
 } >"$work/costs.def" || exit 1
 cp "$work/costs.def" "$out"
-fitted=$(grep -c '^CUDA_COSTS(' "$out")
+fitted=$(grep -c '^ *{' "$out")
 echo "bench/fit.sh: $fitted costs in $out after $((SECONDS - began)) s"
 [ "$fitted" -eq $(($(wc -l <"$work/cases") / 6)) ] || exit 3

@@ -76,9 +76,9 @@ foreach(level ${cpu_levels})
 endforeach()
 message(STATUS "CPU: kernels of ${cpu_built}")
 
-tessera_room(tessera_cpu SOURCES src/cpu/fill.c src/cpu/table.c src/cpu/forward/merge.c src/cpu/select/select.c
-    INCLUDES include src src/cpu)
-set_source_files_properties(src/cpu/forward/merge.c src/cpu/select/select.c PROPERTIES COMPILE_OPTIONS -O3)
+set(cpu_calls src/cpu/forward/merge.c src/cpu/select/columns.c src/cpu/select/pool.c src/cpu/select/select.c)
+tessera_room(tessera_cpu SOURCES src/cpu/fill.c src/cpu/table.c ${cpu_calls} INCLUDES include src src/cpu)
+set_source_files_properties(${cpu_calls} PROPERTIES COMPILE_OPTIONS -O3)
 list(TRANSFORM cpu_built REPLACE "(.+)" "X(\\1)" OUTPUT_VARIABLE cpu_rows)
 list(REVERSE cpu_rows) # the best first
 list(JOIN cpu_rows " " cpu_rows)

@@ -66,11 +66,14 @@ set(sm90_pair_share 2)
 file(READ ${table} rows)
 string(REGEX REPLACE "/[*]([^*]|[*][^/])*[*]/" "" rows "${rows}")
 
-# Decode. Rows of a tile are a number (16f: 16), or sm90: 64 by Hopper's own instructions; or blocks, blocks128: by the
-# fused forward's kernel of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows, where
+# Decode. Rows of a tile are a number (16f: 16), or sm90: 64 by Hopper's own instructions; or blocks, blocks128, columns,
+# columns128, columns192: by the fused forward's kernels of Hopper. Tensors that TMA cannot address go to the decode kernel of as many rows, where
 # there is one, else they are refused before a run. Types are those of products; q and o are of the same, or of f32.
 set(consumers_blocks 1)
 set(consumers_blocks128 2)
+set(consumers_columns 1)
+set(consumers_columns128 2)
+set(consumers_columns192 3)
 string(REGEX MATCHALL "CUDA_DECODE[(][a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [a-z0-9]+, [a-z]+," decode
     "${rows}")
 foreach(row ${decode})
@@ -99,6 +102,11 @@ foreach(row ${decode})
         set(folder forward/sm90/filled)
         set(stem attention_filled)
         set(arguments "${dims}, ${consumers_${high}}")
+        if(high MATCHES "^columns")
+            set(apart _columns)
+            set(folder forward/sm90/filled/columns)
+            set(stem attention_columns)
+        endif()
     endif()
     set(other)
     if(high STREQUAL "blocks")
@@ -195,6 +203,12 @@ unit(units select select/launch.cuh
     "cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream) {\n    return select_launch(p, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
+unit(units select_blocks select/pool.cuh
+    "cudaError_t cuda_pool(const struct pool_params *p, tess_type type, cudaStream_t stream) {\n    return pool_launch(p, type, stream);\n}")
+unit(units select_blocks select/score.cuh
+    "cudaError_t cuda_score(const struct score_params *p, tess_type type, bool pairs,\n                       cudaStream_t stream) {\n    return score_launch(p, type, pairs, stream);\n}")
+unit(units select_blocks select/columns.cuh
+    "cudaError_t cuda_columns(const struct columns_params *p, cudaStream_t stream) {\n    return columns_launch(p, stream);\n}")
 
 list(LENGTH forward forward_rows)
 list(LENGTH staged staged_rows)

@@ -79,6 +79,12 @@ if(NOT TESSERA_INSTALL)
     return()
 endif()
 
+# A wheel (pyproject.toml) has the library alone, beside the modules and under one name.
+if(SKBUILD)
+    install(FILES $<TARGET_FILE:tessera> RENAME libtessera.so DESTINATION tessera COMPONENT python)
+    return()
+endif()
+
 install(TARGETS tessera tessera_static EXPORT tesseraTargets
     LIBRARY COMPONENT runtime NAMELINK_COMPONENT dev
     ARCHIVE COMPONENT dev)

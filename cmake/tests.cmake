@@ -29,7 +29,7 @@ function(tessera_test folder name)
 endfunction()
 
 # One per file of the core and per stem. They see the contracts in src/.
-foreach(name status api validate parts spec_names messages)
+foreach(name status api validate parts spec_errors spec_names messages)
     tessera_test(unit ${name} INCLUDES src)
 endforeach()
 foreach(name arrays lists pattern spec random)
@@ -37,7 +37,7 @@ foreach(name arrays lists pattern spec random)
 endforeach()
 tessera_test(planning schedule TEAMS INCLUDES src)
 tessera_test(planning strips INCLUDES src)
-foreach(name fill fill_bits fill_refusals fill_report)
+foreach(name fill fill_bits fill_refusals fill_report fill_run)
     tessera_test(unit ${name} TEAMS SOURCES tests/support/caches.c tests/support/device_lists.c
         tests/support/device_run.c tests/support/support.c INCLUDES src src/cuda)
 endforeach()
@@ -57,6 +57,7 @@ tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES sr
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
+tessera_test(kernels pool TEAMS SOURCES tests/support/pooling.c)
 
 # tessera_cuda_planning(NAME): the test plans for CUDA, also where nothing of CUDA was built: then its
 # table stands in with the test.
@@ -75,8 +76,12 @@ tessera_test(planning backward_plan INCLUDES src LINK -Wl,--wrap=backend_get)
 tessera_test(unit reserve SOURCES tests/support/device_lists.c tests/support/support.c INCLUDES src
     LINK -Wl,--wrap=backend_get)
 tessera_test(unit backward_runs INCLUDES src LINK -Wl,--wrap=backend_get)
-tessera_test(unit operation INCLUDES src LINK -Wl,--wrap=operation_get)
-tessera_test(planning select INCLUDES src src/cuda)
+foreach(name operation image_parts)
+    tessera_test(unit ${name} INCLUDES src LINK -Wl,--wrap=operation_get)
+endforeach()
+foreach(name select select_refusals)
+    tessera_test(planning ${name} INCLUDES src src/cuda)
+endforeach()
 tessera_test(planning select_decode SOURCES tests/support/decode_problem.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src src/cuda)
 tessera_test(planning bytes INCLUDES src src/cuda)
@@ -91,8 +96,8 @@ tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/fi
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
 tessera_test(unit fill_granules SOURCES tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu src/cuda)
-foreach(name caches views bytes decode_params granules plan regret select select_decode staged_variants cuda_print
-        cuda_backward cuda_backward_staged fill_kernels fill_granules)
+foreach(name caches views bytes decode_params granules plan regret select select_decode select_refusals
+        staged_variants cuda_print cuda_backward cuda_backward_staged fill_kernels fill_granules)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)
@@ -147,6 +152,7 @@ tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
+tessera_test(kernels cuda_pool SOURCES tests/support/pooling.c tests/support/support.c)
 tessera_test(kernels decode SOURCES tests/support/caches.c tests/support/decode_problem.c
     tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu)
@@ -154,7 +160,7 @@ tessera_test(kernels cuda_select SOURCES tests/support/selecting.c tests/support
 foreach(name cuda_threads cuda_order)
     tessera_test(kernels ${name} SOURCES tests/support/lanes.c tests/support/support.c)
 endforeach()
-set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_select cuda_threads decode PROPERTIES
+set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
@@ -276,7 +282,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME dlclose COMMAND dlclose $<TARGET_FILE:tessera>)
     add_test(NAME clang COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/clang.sh)
     add_test(NAME serial COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/serial.sh ${CMAKE_C_COMPILER})
-    set_tests_properties(clang PROPERTIES SKIP_RETURN_CODE 77)
+    add_test(NAME python COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/python.sh $<TARGET_FILE:tessera>)
+    set_tests_properties(clang python PROPERTIES SKIP_RETURN_CODE 77)
     set_tests_properties(serial PROPERTIES TIMEOUT 600)
     add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)

@@ -99,7 +99,6 @@ int main(void) {
     arguments.q = &tq, arguments.k = &tk, arguments.v = &tv, arguments.o = &to;
     arguments.workspace_size = tess_plan_workspace_size(plan);
     arguments.workspace = allocate(arguments.workspace_size);
-    arguments.image = image, arguments.image_size = image_size;
     draw(k[0][0], sizeof k / sizeof(float));
     draw(v[0][0], sizeof v / sizeof(float));
 
@@ -112,8 +111,8 @@ int main(void) {
                 keep_highest(h, i);
         if (step + 1 == STEPS)
             indices[1][2][7] = KEYS; /* no key */
-        require(tess_plan_fill(plan, &lists, image, image_size, &error, NULL), &error);
-        require(tess_run(plan, &arguments, &error, NULL), &error);
+        require(tess_plan_fill_run(plan, &lists, image, image_size, NULL, &arguments, &error, NULL),
+                &error);
         require(tess_plan_report(plan, image, &report, &error), &error);
         if (report.first_fault) {
             printf("step %d: %lld fault, the first is %s: head %lld, query %lld, entry %lld\n",

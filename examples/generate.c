@@ -49,10 +49,9 @@ struct step {
 
 static void give(const struct step *s, tess_stream stream) {
     tess_error error = tess_error_init();
-    require(tess_plan_fill(s->plan, s->pattern, s->image, tess_plan_image_size(s->plan), &error,
-                           stream),
+    require(tess_plan_fill_run(s->plan, s->pattern, s->image, tess_plan_image_size(s->plan), NULL,
+                               s->arguments, &error, stream),
             &error);
-    require(tess_run(s->plan, s->arguments, &error, stream), &error);
 }
 
 #ifdef GENERATE_CUDA
@@ -214,9 +213,7 @@ int main(void) {
     arguments.q = &tq, arguments.k = &tk, arguments.v = &tv, arguments.o = &to;
     arguments.workspace_size = tess_plan_workspace_size(plan);
     arguments.workspace = allocate(arguments.workspace_size);
-    arguments.image_size = tess_plan_image_size(plan);
-    const struct step step = {plan, &pattern, &arguments, allocate(arguments.image_size)};
-    arguments.image = step.image;
+    const struct step step = {plan, &pattern, &arguments, allocate(tess_plan_image_size(plan))};
 
     memset(cache_k, 0xff, cache_size);
     memset(cache_v, 0xff, cache_size);

@@ -16,10 +16,10 @@
  *   1. the answer in one call        tess_attention, tess_attention_backward
  *   2. patterns                      tess_pattern_*
  *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
- *                                    tess_plan_reserve, tess_plan_fill
+ *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
  *   5. joining partial results       tess_merge
- *   6. choosing columns              tess_select
+ *   6. choosing what is listed       tess_pool, tess_pool_score, tess_select, tess_columns_convert
  *   7. queries                       version, names, devices, kernels
  *
  * Conventions, true of every function unless it says otherwise:
@@ -789,6 +789,7 @@ typedef struct tess_plan_info {
     int64_t tile_keys;      /* keys of a key tile */
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
     int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
+    int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -815,6 +816,7 @@ TESS_API size_t tess_plan_print(const tess_plan *plan, char *text, size_t size);
  *     tess_plan_reserve    kernels and exact sizes, no list
  *     tess_plan_fill       a device pattern into the image, on the stream; waits for nothing
  *     tess_run             reads lists, counts and splits from the image
+ *     tess_plan_fill_run   both, in one call
  *
  * What a list says is not refused: what cannot be is not listed, and counted in the report, which also
  * tells the place of the first. Read it (tess_plan_report), or on the CPU set `strict` of the problem.
@@ -825,7 +827,8 @@ typedef enum tess_form {
     TESS_INDICES = 0,    /* padded block columns of each block row */
     TESS_BLOCK_ROWS = 1, /* row_ptr and block columns */
     TESS_BLOCK_BITS = 2, /* one bit for each block */
-    TESS_RANGES = 3      /* up to four ranges of keys for each block row */
+    TESS_RANGES = 3,     /* up to four ranges of keys for each block row */
+    TESS_MASK = 4        /* one byte for each query and key */
 } tess_form;
 
 /* Promises of the caller about indices; a sum of these. Of promises that do not hold, which keys are listed
@@ -853,10 +856,13 @@ typedef enum tess_promise {
  *   bits       BLOCK_BITS: uint64 [lists][rows][ceil(columns / 64)]; block column c is bit c % 64 of
  *              word c / 64. Bits past the last column are ignored; those past
  *              today's length list nothing, and count toward the capacity
+ *   mask       MASK: bytes [lists][n_q][n_kv], any alignment, nonzero = listed. Blocks whose elements are all
+ *              listed become full tiles, others bitmask tiles, element for element. Fills are fastest
+ *              where rows begin at multiples of 4 bytes
  *   lengths    int32 [batch of the problem], keys there are today, 0 ... n_kv; NULL: n_kv
- *   capacity   INDICES, RANGES: entries of a row, up to columns, and 4 ranges. BLOCK_ROWS, BLOCK_BITS: entries
- *              over all lists, of BLOCK_BITS up to all blocks; BLOCK_ROWS may be padded beyond. 0: columns,
- *              4 ranges, all blocks
+ *   capacity   INDICES, RANGES, MASK: entries of a row, up to columns, and 4 ranges; of MASK, blocks with a
+ *              listed element. BLOCK_ROWS, BLOCK_BITS: entries over all lists, of BLOCK_BITS up to all
+ *              blocks; BLOCK_ROWS may be padded beyond. 0: columns, 4 ranges, all blocks
  *   cut_lo, cut_hi
  *              an element of a listed block counts only where cut_lo <= j - p_i <= cut_hi: INT64_MIN
  *              and 0 are causal, with exact diagonal tiles. Both 0: no cut
@@ -879,6 +885,7 @@ typedef struct tess_device_pattern {
     const int64_t *row_ptr;
     const uint64_t *bits;
     const int32_t *lengths;
+    const uint8_t *mask;
 } tess_device_pattern;
 TESS_DEFINE_INIT(tess_device_pattern)
 
@@ -981,8 +988,28 @@ TESS_DEFINE_INIT(tess_fill_report)
 /* Bytes at the beginning of an image that hold the report. */
 #define TESS_REPORT_SIZE 256
 
-/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, or a
- * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill. Errors:
+/*
+ * tess_plan_fill, then tess_run over the image, in the order of the stream: a step of lists that change. Both are
+ * checked before either writes. The image is as tess_plan_fill has it and serves later runs too; the bits of o
+ * and lse are those of the two calls (tess_plan_info).
+ *
+ *   pattern    lists as they are when the stream reaches them
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
+ *              image: what tess_plan_report reads, on CUDA by a copy on the host
+ *   arguments  those of a run; their image is NULL
+ *
+ * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
+ * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
+ * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ */
+TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
+                                        void *image, size_t image_size, void *report,
+                                        const tess_arguments *arguments, tess_error *error,
+                                        tess_stream stream);
+
+/* Reads the report of the last fill. `image` is host memory, 8-byte aligned: a CPU plan's image, a
+ * copy of the first TESS_REPORT_SIZE bytes of a CUDA plan's, made after the fill, or a report. Errors:
  * INVALID_ARGUMENT (also where the plan has not filled it). */
 TESS_API tess_status tess_plan_report(const tess_plan *plan, const void *image,
                                       tess_fill_report *report, tess_error *error);
@@ -1065,8 +1092,120 @@ TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_
                                 const tess_tensor *lse_out, tess_error *error, tess_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
- * 6. Choosing columns
+ * 6. Choosing what is listed: pooled blocks, their scores, columns
  * ------------------------------------------------------------------------------------------- */
+
+/* Pooling of the rows of a block, for each dim by itself. */
+typedef enum tess_pool_mode {
+    TESS_POOL_MEAN = 0, /* their mean */
+    TESS_POOL_MIN_MAX =
+        1,            /* their least, and behind all of these their largest: twice as many dims */
+    TESS_POOL_LSE = 2 /* log of the sum of their exponentials */
+} tess_pool_mode;
+
+/*
+ *   mode      what a block becomes
+ *   block     rows of a block, 1 ... 2^20; the last one may have fewer
+ *   lengths   int32 [batch], rows there are today, cut to 0 ... n; NULL: n
+ *   begins    int32 [batch], rows that earlier calls have pooled: blocks that have later rows are pooled, from
+ *             all of their rows, and those before are left as they are; NULL: 0
+ *
+ * lengths and begins lie in the memory of the backend: a captured graph pools what a cache grows by.
+ */
+typedef struct tess_pooling {
+    size_t struct_size;
+    tess_pool_mode mode;
+    int64_t block;
+    const int32_t *lengths;
+    const int32_t *begins;
+} tess_pooling;
+TESS_DEFINE_INIT(tess_pooling)
+
+/*
+ * Pools queries or keys by blocks (mean: MoBA, arXiv:2502.13189; bounds: Quest, arXiv:2406.10774).
+ *
+ *   x        [B, heads, n, d], f32, f16 or bf16, of any strides; d up to 65536
+ *   pooled   [B, heads, ceil(n / block), d], of MIN_MAX 2 d; f32, f16 or bf16. Blocks without rows today are
+ *            not written
+ *
+ * Sums are f32 or better, rounded once; NaN and Inf do what arithmetic makes of them, but that MIN_MAX passes
+ * over NaN where another number is. Rows from a batch's length on are not read. Allocates nothing, waits for
+ * nothing; bitwise repeatable on one device, on the CPU for any number of threads. Several threads may call at
+ * once. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_pool(tess_backend backend, const tess_pooling *pooling,
+                               const tess_tensor *x, const tess_tensor *pooled, tess_error *error,
+                               tess_stream stream);
+
+/*
+ *   scale              factor of scores; 0: 1 / sqrt(d)
+ *   bounds             1: k has least and largest of each dim, as MIN_MAX pools them: a score is the largest
+ *                      that a key within them has, sum over d of max(q least, q largest)
+ *   causal             1: blocks of keys behind the last query of a block have -Inf
+ *   block_q, block_kv  queries and keys of a block; 0: 1
+ *   n_q, n_kv          queries and keys, where the last blocks are not whole; 0: all
+ *   lengths            int32 [batch] in the backend's memory, keys there are today, cut to 0 ... n_kv; NULL: n_kv.
+ *                      Query i stands at i + length - n_q; blocks that begin at or past the length have -Inf
+ */
+typedef struct tess_scoring {
+    size_t struct_size;
+    double scale;
+    int64_t bounds;
+    int64_t causal;
+    int64_t block_q, block_kv;
+    int64_t n_q, n_kv;
+    const int32_t *lengths;
+} tess_scoring;
+TESS_DEFINE_INIT(tess_scoring)
+
+/*
+ * Scores of pairs of blocks, which tess_select takes as they are.
+ *
+ *   q        pooled queries [B, heads_q, rows, d], or queries themselves; d up to 65536
+ *   k        pooled keys [B, heads_kv, columns, d], with bounds 2 d, of q's type
+ *   scores   f32 [B, heads, rows, columns], all of it written; heads divides heads_q and is a multiple of
+ *            heads_kv: scores of neighbouring query heads are added up
+ *
+ * Products of 16 bits are exact, sums f32. Blocks that are cut are not read. Otherwise as tess_pool. Errors:
+ * INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_pool_score(tess_backend backend, const tess_scoring *scoring,
+                                     const tess_tensor *q, const tess_tensor *k,
+                                     const tess_tensor *scores, tess_error *error,
+                                     tess_stream stream);
+
+/*
+ * Columns of rows in three forms, of the caller's arrays in the backend's memory:
+ *
+ *   bytes     uint8 [rows][columns], nonzero = listed; written ones are 0 and 1
+ *   bits      uint64 [rows][ceil(columns / 64)], column c is bit c % 64 of word c / 64, as in TESS_BLOCK_BITS;
+ *             bits past the last column are ignored, and written as 0
+ *   indices   int32 [rows][capacity], -1 is padding; written ones ascend, padding last
+ *   counts    int32 [rows]: indices of a row that are looked at, or NULL for all. Written: columns of the row,
+ *             of which indices hold the lowest `capacity`; a count past the capacity is an overflow to a fill
+ *   capacity  indices of a row, 0: columns
+ *
+ * A block row of a device pattern is a row. A list of [192, 1] groups as bits has a row for each group.
+ */
+typedef struct tess_columns {
+    size_t struct_size;
+    int64_t rows, columns, capacity;
+    uint8_t *bytes;
+    uint64_t *bits;
+    int32_t *indices, *counts;
+} tess_columns;
+TESS_DEFINE_INIT(tess_columns)
+
+/*
+ * Writes columns in every form whose array `to` has, from the one form that `from` has: packing bytes to bits,
+ * unpacking them, lists of either. Sizes are those of `from`; `to` has the same rows and columns and a capacity
+ * of its own. An index that is below 0 or past the last column lists nothing, one that is there twice lists its
+ * column once, and a count is cut to 0 ... capacity. Arrays of from and to overlap nothing. Otherwise as
+ * tess_pool. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_columns_convert(tess_backend backend, const tess_columns *from,
+                                          const tess_columns *to, tess_error *error,
+                                          tess_stream stream);
 
 /* Which columns of a row of scores tess_select chooses, beside those that are kept anyway. */
 typedef enum tess_select_mode {

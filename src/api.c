@@ -1,7 +1,7 @@
 /* Planning, upload, runs and stages: check what a caller hands over, then forward. */
 #include "arguments.h"
 #include "plan/problem.h"
-#include "plan/reserve.h"
+#include "plan/plan.h"
 #include "base/status.h"
 #include "base/threads.h"
 
@@ -76,20 +76,18 @@ tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t image_si
                              tess_error *error, tess_stream stream) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
-    if (plan->reserved)
+    if (plan->filled)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan",
                          "the plan is reserved: its image is filled by tess_plan_fill");
     tess_status status = image_check(plan, image, image_size, __func__, error);
     if (status || !plan->image)
         return status;
     const struct kernel_args of_plan = plan_args(plan);
-    for (int i = 0; i < plan->n_passes && !status; i++) {
-        const struct pass *pass = &plan->passes[i];
-        struct kernel_args args = pass_args(&of_plan, pass);
+    for (const struct part *part = plan->parts; part < plan->parts + plan->n_parts && !status;
+         part++) {
+        struct kernel_args args = pass_args(&of_plan, part->pass);
         args.stream = stream;
-        if (pass->image)
-            status = plan->backend->image.upload(&args, pass->header,
-                                                 (char *)image + pass->image_at, error);
+        status = plan->backend->image.upload(&args, part->header, (char *)image + part->at, error);
     }
     return status;
 }
@@ -108,8 +106,7 @@ tess_status tess_run(const tess_plan *plan, const tess_arguments *arguments, tes
     struct carve carve = {.base = args.workspace};
     args.workspace = plan_carve(plan, &carve, &operands);
     args.stream = stream;
-    return plan->reserved ? reserve_run(plan, &args, error)
-                          : passes_run(plan->passes, plan->n_passes, &args, error);
+    return passes_run(plan, plan->passes, plan->n_passes, NULL, &args, error);
 }
 
 /* One stage of a plan by itself. */
@@ -121,7 +118,7 @@ static tess_status stage_run(const tess_plan *plan, const tess_arguments *argume
     tess_status status = arguments_take(&args, &operands, plan, arguments, call,
                                         tess_plan_stage_workspace_size(plan, stage), error);
     args.stream = stream;
-    return status ? status : passes_run(plan_pass(plan, stage), 1, &args, error);
+    return status ? status : passes_run(plan, plan_pass(plan, stage), 1, NULL, &args, error);
 }
 
 tess_status tess_delta(const tess_plan *plan, const tess_arguments *arguments, tess_error *error,

@@ -26,7 +26,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
     if (plan->image && (!image || (uintptr_t)image % IMAGE_ALIGNMENT))
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "image is NULL or not aligned to %d bytes: see %s", IMAGE_ALIGNMENT,
-                         plan->reserved ? "tess_plan_fill" : "tess_plan_upload");
+                         plan->filled ? "tess_plan_fill" : "tess_plan_upload");
     if (!plan->image && image)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "a plan for the CPU has no image");
@@ -262,10 +262,10 @@ static const char *outputs_shared(union operands *operands, const struct call *c
     return NULL;
 }
 
-/* Bytes. On CUDA as the problem's tensors, up to 16: planning chooses kernels by it. */
+/* Bytes. On a device as the problem's tensors, up to 16: planning chooses kernels by it. */
 static size_t scores_alignment(const tess_plan *plan) {
     const int64_t declared = plan->problem.alignment < 16 ? plan->problem.alignment : 16;
-    const int copied = plan->target.backend == TESS_CUDA && declared > (int64_t)sizeof(float);
+    const int copied = !plan->backend->on_host && declared > (int64_t)sizeof(float);
     return copied ? (size_t)declared : sizeof(float);
 }
 

@@ -1,4 +1,5 @@
-/* The public functions of lists that live on the device: reserve, fill, report. */
+/* The public functions of lists that live on the device: reserve, fill, report; fill and run in one. */
+#include "arguments.h"
 #include "plan/problem.h"
 #include "plan/reserve.h"
 #include "base/status.h"
@@ -59,7 +60,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
         status = check_target(&where, target, function, error);
     if (!status)
         status = check_backend(&backend, where.backend, function, "target", error);
-    if (!status && resolved.strict && !backend->fill.on_host)
+    if (!status && resolved.strict && !backend->on_host)
         status =
             error_set(error, TESS_UNSUPPORTED, function, "problem",
                       "problem: strict is 1: a fill on CUDA waits for nothing and can answer no "
@@ -70,15 +71,21 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
     return status ? error_pass(error, &inner, function, inner.argument) : TESS_OK;
 }
 
+static tess_status check_reserved(const tess_plan *plan, const char *function, tess_error *error) {
+    return plan && plan->filled
+               ? TESS_OK
+               : error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
+                           plan ? "the plan has lists of its own: make one by tess_plan_reserve"
+                                : "plan is NULL");
+}
+
 tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
                            size_t image_size, tess_error *error, tess_stream stream) {
     const char *function = __func__;
     tess_device_pattern given;
-    if (!plan || !plan->reserved)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
-                         plan ? "the plan has lists of its own: make one by tess_plan_reserve"
-                              : "plan is NULL");
-    tess_status status = check_filling(&given, pattern, plan, function, error);
+    tess_status status = check_reserved(plan, function, error);
+    if (!status)
+        status = check_filling(&given, pattern, plan, function, error);
     if (status)
         return status;
     if (!image || (uintptr_t)image % IMAGE_ALIGNMENT)
@@ -87,17 +94,60 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
     if (image_size < plan->image)
         return error_set(error, TESS_WORKSPACE_TOO_SMALL, function, "image",
                          "the image has %zu bytes and must have %zu", image_size, plan->image);
-    return reserve_fill(plan, &given, image, stream, error);
+    const struct filling filling = {&given, NULL};
+    return reserve_fill(plan, &filling, function, image, stream, error);
+}
+
+/* The arguments of a run that fills its image, which is no member of them. */
+static tess_status check_run_filling(tess_arguments *out, const tess_arguments *given, void *image,
+                                     size_t image_size, const char *function, tess_error *error) {
+    const char *wrong =
+        given ? struct_take(out, sizeof *out, ARGUMENTS_FIRST_SIZE, given) : "it is NULL";
+    if (!wrong && out->image)
+        wrong = "image is given, and must be NULL: the call fills the image that it is handed";
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, "arguments", "arguments: %s",
+                         wrong);
+    out->struct_size = sizeof *out;
+    out->image = image, out->image_size = image_size;
+    return TESS_OK;
+}
+
+tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
+                               void *image, size_t image_size, void *report,
+                               const tess_arguments *arguments, tess_error *error,
+                               tess_stream stream) {
+    const struct call call = call_run(TESS_ATTENTION, __func__);
+    tess_device_pattern lists;
+    tess_arguments given;
+    struct kernel_args args;
+    union operands operands;
+    tess_status status = check_reserved(plan, __func__, error);
+    if (!status)
+        status = check_filling(&lists, pattern, plan, __func__, error);
+    if (!status && (uintptr_t)report % sizeof(int64_t))
+        status = error_set(error, TESS_INVALID_ARGUMENT, __func__, "report",
+                           "report is not aligned to %zu bytes", sizeof(int64_t));
+    if (!status)
+        status = check_run_filling(&given, arguments, image, image_size, __func__, error);
+    if (!status)
+        status = arguments_take(&args, &operands, plan, &given, &call, plan->workspace, error);
+    if (status)
+        return status;
+    struct carve carve = {.base = args.workspace};
+    args.workspace = plan_carve(plan, &carve, &operands);
+    args.stream = stream;
+    const struct filling filling = {&lists, report};
+    return passes_run(plan, plan->passes, plan->n_passes, &filling, &args, error);
 }
 
 tess_status tess_plan_report(const tess_plan *plan, const void *image, tess_fill_report *report,
                              tess_error *error) {
     const char *function = __func__;
     tess_fill_report known = tess_fill_report_init();
-    if (!plan || !plan->reserved)
-        return error_set(error, TESS_INVALID_ARGUMENT, function, "plan",
-                         plan ? "the plan has lists of its own: make one by tess_plan_reserve"
-                              : "plan is NULL");
+    const tess_status status = check_reserved(plan, function, error);
+    if (status)
+        return status;
     if (!image || (uintptr_t)image % sizeof(int64_t) || reserve_report(plan, image, &known))
         return error_set(error, TESS_INVALID_ARGUMENT, function, "image",
                          "image is NULL, misaligned, or this plan has not filled it");

@@ -140,7 +140,7 @@ static int64_t listed_keys(const struct lists *lists) {
 tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess_error *error) {
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, __func__, "plan", "plan is NULL");
-    const struct work *rows = &plan->work, *keys = &plan->key_work;
+    const struct work *rows = plan->passes->work, *keys = &plan->key_work;
     const int staged = plan->problem.pipeline == TESS_STAGED;
     const size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
@@ -154,11 +154,11 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.work_items = rows->schedule.n_items + keys->schedule.n_items + keys->strips.n;
     known.split_tiles = rows->schedule.n_combines + keys->schedule.n_combines;
     known.memory_size =
-        (int64_t)(sizeof *plan + (plan->reserved ? sizeof *plan->reserved : 0) +
-                  work_memory(rows, plan->backend) + work_memory(keys, plan->backend) +
-                  batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
+        (int64_t)(sizeof *plan + reserve_memory(plan) + work_memory(&plan->work) +
+                  work_memory(keys) + batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
     known.predicted_seconds = tess_plan_predict(plan, -1);
-    known.bytes = (int64_t)fmin(plan->reserved ? reserve_bytes(plan, -1) : plan->bytes, 0x1p62);
+    known.bytes = (int64_t)fmin(plan->filled ? reserve_bytes(plan, -1) : plan->bytes, 0x1p62);
+    known.fill_run_exact = plan->filled != NULL;
     known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
     known.packed_queries =
         work_copied(keys) ? plan->n_tiles * plan->block_q : listed_keys(&keys->lists);
@@ -166,9 +166,9 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
 }
 
 double tess_plan_predict(const tess_plan *plan, int64_t keys) {
-    return !plan            ? 0
-           : plan->reserved ? reserve_seconds(plan, keys)
-                            : plan_seconds(plan, plan->predicted_seconds, plan->bytes);
+    return !plan          ? 0
+           : plan->filled ? reserve_seconds(plan, keys)
+                          : plan_seconds(plan, plan->predicted_seconds, plan->bytes);
 }
 
 /* ---- structs, for other languages ------------------------------------------------------------ */
@@ -184,6 +184,8 @@ static const struct {
     STRUCT(tess_target),      STRUCT(tess_arguments),   STRUCT(tess_plan_info),
     STRUCT(tess_kernel_info), STRUCT(tess_device_info), STRUCT(tess_device_pattern),
     STRUCT(tess_fill_report), STRUCT(tess_selection),   STRUCT(tess_selected),
+    STRUCT(tess_fill_report), STRUCT(tess_pooling),     STRUCT(tess_scoring),
+    STRUCT(tess_columns),
 };
 
 size_t tess_struct_size(const char *name) {

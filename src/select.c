@@ -97,7 +97,7 @@ static tess_status selection_take(struct select_args *args, const tess_selection
         return refused(error, "selection", "n_q", s.n_q, "rows of block_q queries");
     if ((uintptr_t)s.row_k % sizeof *s.row_k || (uintptr_t)s.lengths % sizeof *s.lengths)
         return told(error, "selection", "row_k or lengths is not aligned to its elements");
-    shape->mode = s.mode;
+    shape->mode = (int32_t)s.mode;
     shape->keep_first = s.keep_first, shape->keep_last = s.keep_last;
     shape->block_q = block_q, shape->block_kv = block_kv;
     shape->causal = (int32_t)s.causal;

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The newcomer's path: builds and installs Tessera, then uses it in every way that README names, by
-# the lines that README and the examples give: shared, static, C++, ctypes, vendored, packages.
+# the lines that README and the examples give: shared, static, C++, Python, vendored, packages.
 # Usage: tests/newcomer.sh                    from a clean clone of what is committed, all of it
 #        tests/newcomer.sh BUILD [CC [CXX]]  with that build, and without what `package` and
 #                                             `debian_packages` test of it
@@ -106,7 +106,10 @@ step C++
 
 # ---- Python, which must be able to hold every struct of the header against the library ----
 if command -v python3 >/dev/null && ! readelf -d "$lib/libtessera.so" | grep -q 'NEEDED.*libasan'; then
-    quietly python3 "$source/examples/attention.py" "$lib/libtessera.so"
+    if python3 -c 'import numpy' 2>/dev/null; then
+        PYTHONPATH=$source/python TESSERA_LIBRARY=$lib/libtessera.so \
+            quietly python3 "$source/python/examples/attention.py"
+    fi
     grep -oE '^TESS_DEFINE_INIT\(tess_[a-z_]+\)' "$prefix/include/tessera.h" | tr '()' '  ' |
         while read -r _ name; do
             python3 -c "import ctypes, sys

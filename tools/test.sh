@@ -18,7 +18,8 @@ packages_need gcc:gcc g++:g++ make:make cmake:cmake pkg-config:pkg-config libcmo
 packages_need clang:clang libclang-rt-dev libomp-dev || echo 'going on without' >&2
 packages_need gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc libc6-dev-arm64-cross qemu-user:qemu-aarch64 ||
     echo 'going on without' >&2
-packages_need ccache:ccache doxygen:doxygen gnuplot-nox:gnuplot abigail-tools:abidiff libopenblas0-pthread ||
+packages_need ccache:ccache doxygen:doxygen gnuplot-nox:gnuplot abigail-tools:abidiff libopenblas0-pthread \
+    python3-numpy ||
     echo 'going on without' >&2
 # What a build has compiled, another of the same flags need not: of this run, or of an earlier one.
 ! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache

@@ -65,6 +65,16 @@ const char *bench_lists_fill(const struct bench_lists *l, tess_error *error, tes
                : error->message;
 }
 
+const char *bench_lists_step(const struct bench_lists *l, const tess_arguments *arguments,
+                             tess_error *error, tess_stream stream) {
+    tess_arguments a = *arguments;
+    a.image = NULL;
+    return tess_plan_fill_run(l->plan, &l->at[l->turn], l->image[l->turn], l->image_size, NULL, &a,
+                              error, stream) == TESS_OK
+               ? NULL
+               : error->message;
+}
+
 const char *bench_lists_report(const struct bench_lists *l, tess_fill_report *report,
                                tess_error *error) {
     int64_t head[TESS_REPORT_SIZE / sizeof(int64_t)];

@@ -38,6 +38,10 @@ void bench_lists_free(struct bench_lists *l);
 /* Gives the stream the fill of the set whose turn it is. */
 const char *bench_lists_fill(const struct bench_lists *l, tess_error *error, tess_stream stream);
 
+/* Gives the stream fill and run of that set in one call. */
+const char *bench_lists_step(const struct bench_lists *l, const tess_arguments *arguments,
+                             tess_error *error, tess_stream stream);
+
 /* The next set's turn. */
 static inline void bench_lists_next(struct bench_lists *l) {
     l->turn = (l->turn + 1) % l->sets;

@@ -70,8 +70,9 @@ static const char *run_fill(void *what, tess_stream stream) {
 
 static const char *run_step(void *what, tess_stream stream) {
     struct measuring *m = what;
-    const char *why = bench_lists_fill(&m->lists, &m->error, stream);
-    return why ? why : run_attention(what, stream);
+    const char *why = bench_lists_step(&m->lists, &m->place.arguments, &m->error, stream);
+    bench_lists_next(&m->lists);
+    return why;
 }
 
 static const char *run_projection(void *what, tess_stream stream) {

@@ -152,9 +152,7 @@ def ours(library, work, step):
 
     def run(number):
         stream = torch.cuda.current_stream().cuda_stream if work.device == "cuda" else 0
-        if step:
-            plan.fill(number, stream)
-        plan.run(number, stream)
+        (plan.step if step else plan.run)(number, stream)
         return o
 
     for number in range(len(work.indices)):

@@ -1,6 +1,8 @@
 """Tessera's C API for the peer scripts: patterns, and attention on PyTorch tensors (ctypes)."""
 import ctypes
-from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_void_p
+import importlib.util
+import pathlib
+from ctypes import POINTER, addressof, byref, c_int32, c_int64, c_void_p
 
 import numpy
 
@@ -8,124 +10,36 @@ TYPES = {"f32": 0, "f16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
 PIPELINES = {"fused": 0, "staged": 1}
 BACKENDS = {"cpu": 0, "cuda": 1}
 
-
-class Struct(ctypes.Structure):
-    """A public struct: begins with its size, zero means the default."""
-
-    def __init__(self, **fields):
-        super().__init__(struct_size=ctypes.sizeof(self), **fields)
-
-
-class Error(Struct):
-    _fields_ = [("struct_size", c_size_t), ("status", c_int), ("fault", c_int), ("function", c_char_p),
-                ("argument", c_char_p), ("batch", c_int64), ("head", c_int64), ("row", c_int64),
-                ("position", c_int64), ("message", c_char * 256)]
-
-
-class Shape(Struct):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads")]
-
-
-class Lists(Struct):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "n_tiles",
-                                     "n_bands", "n_bitmasks")] + [
-        ("row_ptr", POINTER(c_int64)), ("col_idx", POINTER(c_int32)), ("band_entry", POINTER(c_int64)),
-        ("band", POINTER(c_int32)), ("bitmask_entry", POINTER(c_int64)), ("bits", c_void_p)]
-
-
-class PatternInfo(Struct):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "full_tiles",
-                                     "band_tiles", "bitmask_tiles", "pairs", "empty_rows", "memory_size")]
-
-
-class Problem(Struct):
-    _fields_ = [("struct_size", c_size_t), ("pipeline", c_int), ("type", c_int)] + [
-        (name, c_int64) for name in ("batch", "heads_q", "heads_kv", "n_q", "n_kv", "d_qk", "d_v")] + [
-        ("scale", c_double), ("alignment", c_int64), ("threads", c_int64), ("kernel", c_char_p),
-        ("tile_rows", c_int64), ("part_keys", c_int64)]
-
-
-class BackwardProblem(Problem):
-    """With the fields after those, up to the backward's."""
-
-    _fields_ = [("softcap", c_double), ("alibi", c_int64), ("sink", c_int64), ("dropout", c_double)] + [
-        (name, c_int64) for name in ("batch_offset", "head_offset", "query_offset", "key_offset",
-                                     "whole_heads_q", "whole_n_q", "whole_n_kv", "key_positions")] + [
-        ("operation", c_int), ("gradients", c_int64), ("spill_size", c_int64), ("o_rest", c_int64)]
-
-
-class DecodeProblem(BackwardProblem):
-    """The whole of it: keys and values as caches hold them."""
-
-    _fields_ = [("k_type", c_int), ("v_type", c_int), ("v_in_k", c_int64), ("page_size", c_int64),
-                ("k_scale", c_int), ("v_scale", c_int), ("scale_group", c_int64), ("rope_dims", c_int64),
-                ("k_rope_type", c_int), ("o_f32", c_int64)]
-
-
-class PlanInfo(Struct):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int64) for name in ("tile_rows", "query_tiles", "packed_keys", "pairs", "tile_heads",
-                                     "work_items", "split_tiles", "memory_size")] + [
-        ("predicted_seconds", c_double)]
-
-
-class Target(Struct):
-    _fields_ = [("struct_size", c_size_t), ("backend", c_int), ("device", c_int32),
-                ("architecture", c_int32), ("multiprocessors", c_int32),
-                ("shared_memory_per_block", c_int64), ("cache_size", c_int64), ("memory_rate", c_int64)]
-
-
-class Tensor(Struct):
-    _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("type", c_int), ("size", c_int64 * 4),
-                ("stride", c_int64 * 4)]
-
-
-class Arguments(Struct):
-    _fields_ = [("struct_size", c_size_t)] + [(name, POINTER(Tensor)) for name in "qkvo"] + [
-        ("lse", POINTER(Tensor)), ("values", c_void_p), ("workspace", c_void_p),
-        ("workspace_size", c_size_t), ("image", c_void_p), ("image_size", c_size_t)]
-
-
-class BackwardArguments(Arguments):
-    _fields_ = [(name, c_void_p) for name in ("alibi", "sink", "seed", "key_positions")] + [
-        (name, POINTER(Tensor)) for name in ("o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v")] + [
-        (name, c_void_p) for name in ("d_alibi", "d_sink")]
-
-
-class DecodeArguments(BackwardArguments):
-    _fields_ = [("page_table", c_void_p)] + [
-        (name, POINTER(Tensor)) for name in ("k_scale", "v_scale", "q_rope", "k_rope")]
-
-
-class DevicePattern(Struct):
-    _fields_ = [("struct_size", c_size_t), ("form", c_int)] + [
-        (name, c_int64) for name in ("n_q", "n_kv", "block_q", "block_kv", "batch", "heads", "capacity",
-                                     "cut_lo", "cut_hi", "promises")] + [
-        (name, c_void_p) for name in ("indices", "counts", "row_ptr", "bits", "lengths")]
+# The package's mirror of tessera.h by itself: importing the package would load a library of its own.
+MIRROR = pathlib.Path(__file__).resolve().parents[2] / "python" / "tessera" / "_structs.py"
+spec = importlib.util.spec_from_file_location("tess_structs", MIRROR)
+structs = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(structs)
 
 
 class Library:
-    """libtessera.so; every method raises RuntimeError with the library's own words."""
+    """libtessera.so, of this version or an earlier one, whose structs end sooner; every method raises RuntimeError with
+    the library's own words."""
 
     def __init__(self, path):
         self.c = ctypes.CDLL(path)
-        for name in ("tess_plan_workspace_size", "tess_plan_image_size"):
-            getattr(self.c, name).restype = c_size_t
-        self.c.tess_plan_kernel.restype = c_char_p
+        for name, (answer, kinds) in structs.FUNCTIONS.items():
+            function = getattr(self.c, name, None)
+            if function is not None:
+                function.restype, function.argtypes = answer, kinds
+        self.sizes = {struct: min(ctypes.sizeof(struct), self.c.tess_struct_size(name.encode()))
+                      for name, struct in structs.STRUCTS.items()}
+
+    def new(self, struct, **fields):
+        """A struct at its defaults, but for `fields`."""
+        return struct(struct_size=self.sizes[struct], **fields)
 
     def call(self, name, *arguments):
-        error = Error()
-        function = getattr(self.c, name)
-        if function(*arguments[:-1], byref(error), arguments[-1]) if name in WITH_STREAM else \
-                function(*arguments, byref(error)):
+        """A call; of functions that take a stream it is the last argument, behind which the error goes."""
+        error = self.new(structs.Error)
+        head, tail = (arguments[:-1], arguments[-1:]) if name in structs.STREAMED else (arguments, ())
+        if getattr(self.c, name)(*head, byref(error), *tail):
             raise RuntimeError(f"{(error.function or name.encode()).decode()}: {error.message.decode()}")
-
-
-# These take the stream after the error.
-WITH_STREAM = ("tess_run", "tess_plan_upload", "tess_plan_fill")
 
 
 class Pattern:
@@ -141,37 +55,40 @@ class Pattern:
             ends = ptr[..., -1].cumsum().reshape(listed.shape[:2])
             ptr += (ends - ptr[..., -1])[..., None]
             column = numpy.ascontiguousarray(listed.nonzero()[3], numpy.int32)
-            lists = Lists(n_tiles=len(column), row_ptr=ptr.ctypes.data_as(POINTER(c_int64)),
-                          col_idx=column.ctypes.data_as(POINTER(c_int32)), **sizes)
+            lists = library.new(structs.Lists, n_tiles=len(column), row_ptr=ptr.ctypes.data,
+                                col_idx=column.ctypes.data, **sizes)
             library.call("tess_pattern_from_lists", byref(self.handle), byref(lists))
         elif keys is not None:
             keys = numpy.ascontiguousarray(keys, numpy.int32)
-            library.call("tess_pattern_from_topk", byref(self.handle), c_void_p(keys.ctypes.data),
-                         c_int64(keys.shape[3]), byref(Shape(**sizes)))
+            library.call("tess_pattern_from_topk", byref(self.handle), keys.ctypes.data, keys.shape[3],
+                         byref(library.new(structs.PatternShape, **sizes)))
         else:
-            library.call("tess_pattern_from_spec", byref(self.handle), spec.encode(), byref(Shape(**sizes)))
+            library.call("tess_pattern_from_spec", byref(self.handle), spec.encode(),
+                         byref(library.new(structs.PatternShape, **sizes)))
 
     def __del__(self):
         self.library.c.tess_pattern_free(self.handle)
 
     def info(self):
-        info = PatternInfo()
+        info = self.library.new(structs.PatternInfo)
         self.library.call("tess_pattern_describe", self.handle, byref(info))
         return info
 
     def lists(self):
         """First tiles of block rows [lists, block rows + 1], block columns of tiles, and the places of
         those tiles that are listed in part."""
-        lists = Lists()
+        lists = self.library.new(structs.Lists)
         self.library.call("tess_pattern_lists", self.handle, byref(lists))
         rows, n = -(-lists.n_q // lists.block_q), lists.batch * lists.heads
 
-        def array(pointer, shape):
-            return numpy.ctypeslib.as_array(pointer, shape).copy() if all(shape) else numpy.zeros(shape, int)
+        def array(address, kind, shape):
+            if not all(shape):
+                return numpy.zeros(shape, int)
+            return numpy.ctypeslib.as_array(ctypes.cast(address, POINTER(kind)), shape).copy()
 
-        return (array(lists.row_ptr, (n, rows + 1)), array(lists.col_idx, (lists.n_tiles,)),
-                numpy.concatenate([array(lists.band_entry, (lists.n_bands,)),
-                                   array(lists.bitmask_entry, (lists.n_bitmasks,))]).astype(int))
+        return (array(lists.row_ptr, c_int64, (n, rows + 1)), array(lists.col_idx, c_int32, (lists.n_tiles,)),
+                numpy.concatenate([array(lists.band_entry, c_int64, (lists.n_bands,)),
+                                   array(lists.bitmask_entry, c_int64, (lists.n_bitmasks,))]).astype(int))
 
     def blocks(self):
         """Which tiles are listed, bool [lists, block rows, block columns], and which of those in part."""
@@ -203,9 +120,9 @@ class Decode:
         # whose memory runs use
         self.tensors = dict(q=q, k=k, v=v, o=o, lse=lse, k_scale=scale, k_rope=rope)
         types = dict(q=dtype, k=k_type, v=k_type, o=dtype, lse="f32", k_scale="f32", k_rope=dtype)
-        self.views = views = {name: Attention.view(x, types[name]) for name, x in self.tensors.items()
+        self.views = views = {name: Attention.view(library, x, types[name]) for name, x in self.tensors.items()
                               if x is not None}
-        problem, target = DecodeProblem(), Target()
+        problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(views[x]) for x in "qkvo"))
         problem.v_in_k = 1
         if scale is not None:
@@ -215,8 +132,8 @@ class Decode:
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         sizes = dict(n_q=q.shape[2], n_kv=k.shape[2], block_q=1, block_kv=1, batch=1, heads=1,
                      capacity=indices[0].shape[1])
-        library.call("tess_plan_reserve", byref(self.plan), byref(problem), byref(DevicePattern(**sizes)),
-                     byref(target))
+        library.call("tess_plan_reserve", byref(self.plan), byref(problem),
+                     byref(library.new(structs.DevicePattern, **sizes)), byref(target))
         self.workspace_size, self.image_size = (
             library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan))
         # The CPU's tensors are aligned to less than images are.
@@ -224,12 +141,13 @@ class Decode:
                        for size in [self.workspace_size] + [self.image_size] * len(indices)]
         place = [(x.data_ptr() + 255) // 256 * 256 for x in self.memory]
         self.indices, self.images = indices, place[1:]
-        self.patterns = [DevicePattern(indices=x.data_ptr(), promises=promises, **sizes) for x in indices]
-        self.arguments = DecodeArguments(workspace=place[0], workspace_size=self.workspace_size,
-                                         image_size=self.image_size)
+        self.patterns = [library.new(structs.DevicePattern, indices=x.data_ptr(), promises=promises, **sizes)
+                         for x in indices]
+        self.arguments = library.new(structs.Arguments, workspace=place[0], workspace_size=self.workspace_size,
+                                     image_size=self.image_size)
         for name, view in views.items():
             if name != "v":
-                setattr(self.arguments, name, ctypes.pointer(view))
+                setattr(self.arguments, name, addressof(view))
 
     def __del__(self):
         self.library.c.tess_plan_free(self.plan)
@@ -238,12 +156,18 @@ class Decode:
         return self.library.c.tess_plan_kernel(self.plan, 0).decode()
 
     def fill(self, number, stream=0):
-        self.library.call("tess_plan_fill", self.plan, byref(self.patterns[number]),
-                          c_void_p(self.images[number]), c_size_t(self.image_size), c_void_p(stream))
+        self.library.call("tess_plan_fill", self.plan, byref(self.patterns[number]), self.images[number],
+                          self.image_size, stream)
+
+    def step(self, number, stream=0):
+        """Fill and run."""
+        self.arguments.image = None
+        self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]),
+                          self.images[number], self.image_size, None, byref(self.arguments), stream)
 
     def run(self, number, stream=0):
         self.arguments.image = self.images[number]
-        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
+        self.library.call("tess_run", self.plan, byref(self.arguments), stream)
 
 
 class Attention:
@@ -254,8 +178,8 @@ class Attention:
         import torch
 
         self.library, self.plan = library, c_void_p()
-        views = [self.view(x, dtype) for x in (q, k, v, o)]
-        problem, target = Problem(), Target()
+        views = [self.view(library, x, dtype) for x in (q, k, v, o)]
+        problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in views))
         problem.pipeline = PIPELINES[pipeline]
         problem.threads = threads
@@ -266,35 +190,33 @@ class Attention:
         # PyTorch aligns to 512 bytes on CUDA and 64 on the CPU.
         self.memory = [torch.empty(max(size, 1), dtype=torch.uint8, device=q.device) for size in sizes]
         if sizes[1]:
-            library.call("tess_plan_upload", self.plan, c_void_p(self.memory[1].data_ptr()),
-                         c_size_t(sizes[1]), None)
+            library.call("tess_plan_upload", self.plan, self.memory[1].data_ptr(), sizes[1], None)
             torch.cuda.synchronize()
-        self.arguments = Arguments(workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
-                                   image=self.memory[1].data_ptr() if sizes[1] else None,
-                                   image_size=sizes[1])
-        self.views = views + [self.view(lse, "f32")]
+        self.arguments = library.new(structs.Arguments, workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
+                                     image=self.memory[1].data_ptr() if sizes[1] else None, image_size=sizes[1])
+        self.views = views + [self.view(library, lse, "f32")]
         for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
-            setattr(self.arguments, name, ctypes.pointer(view))
+            setattr(self.arguments, name, addressof(view))
 
     def __del__(self):
         self.library.c.tess_plan_free(self.plan)
 
     @staticmethod
-    def view(x, dtype):
-        return Tensor(data=x.data_ptr(), type=TYPES[dtype], size=(c_int64 * 4)(*x.shape),
-                      stride=(c_int64 * 4)(*x.stride()))
+    def view(library, x, dtype):
+        return library.new(structs.Tensor, data=x.data_ptr(), type=TYPES[dtype], size=(c_int64 * 4)(*x.shape),
+                           stride=(c_int64 * 4)(*x.stride()))
 
     def kernel(self):
         names = (self.library.c.tess_plan_kernel(self.plan, stage) for stage in range(4))
         return "+".join(name.decode() for name in names if name)
 
     def info(self):
-        info = PlanInfo()
+        info = self.library.new(structs.PlanInfo)
         self.library.call("tess_plan_describe", self.plan, byref(info))
         return info
 
     def run(self, stream=0):
-        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
+        self.library.call("tess_run", self.plan, byref(self.arguments), stream)
 
 
 class Backward:
@@ -309,8 +231,8 @@ class Backward:
 
         self.library, self.plan = library, c_void_p()
         self.tensors = (*inputs, lse, *gradients)  # whose memory runs use
-        self.views = [Attention.view(x, "f32" if x is lse else dtype) for x in self.tensors]
-        problem, target = BackwardProblem(), Target()
+        self.views = [Attention.view(library, x, "f32" if x is lse else dtype) for x in self.tensors]
+        problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
         problem.operation, problem.threads, problem.pipeline = 1, threads, PIPELINES[pipeline]
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
@@ -318,14 +240,14 @@ class Backward:
         size, image = library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)
         # The CPU's tensors may be aligned to less than 64 bytes.
         self.memory = [torch.empty(n + 64, dtype=torch.uint8, device=inputs[0].device) for n in (size, image)]
-        self.arguments = BackwardArguments(workspace=(self.memory[0].data_ptr() + 63) // 64 * 64,
-                                           workspace_size=size)
+        self.arguments = library.new(structs.Arguments, workspace=(self.memory[0].data_ptr() + 63) // 64 * 64,
+                                     workspace_size=size)
         if image:
             self.arguments.image, self.arguments.image_size = self.memory[1].data_ptr(), image
-            library.call("tess_plan_upload", self.plan, c_void_p(self.arguments.image), c_size_t(image), None)
+            library.call("tess_plan_upload", self.plan, self.arguments.image, image, None)
             torch.cuda.synchronize()
         for name, view in zip(("q", "k", "v", "o", "d_o", "lse", "d_q", "d_k", "d_v"), self.views):
-            setattr(self.arguments, name, ctypes.pointer(view))
+            setattr(self.arguments, name, addressof(view))
 
     def __del__(self):
         self.library.c.tess_plan_free(self.plan)
@@ -335,4 +257,4 @@ class Backward:
         return "+".join(name.decode() for name in names if name)
 
     def run(self, stream=0):
-        self.library.call("tess_run", self.plan, byref(self.arguments), c_void_p(stream))
+        self.library.call("tess_run", self.plan, byref(self.arguments), stream)

@@ -84,7 +84,7 @@ static json_t *block_text(const struct lab_case *c) {
 
 /* Lists on the device have their form's name, entries and share. */
 static json_t *pattern_text(const struct lab_case *c) {
-    static const char *const forms[] = {"topk", "rows", "bits", "ranges"};
+    static const char *const forms[] = {"topk", "rows", "bits", "ranges", "mask"};
     char text[80];
     if (!lab_case_listed(c))
         return json_string(c->pattern);

@@ -35,7 +35,7 @@ static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
-static const char *const form_words[] = {"indices", "rows", "bits", "ranges", NULL};
+static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "mask", NULL};
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
 /* Bit i of a set of letters is letters[i]. */
 static const char *const gradient_letters[] = {"qkvas", NULL};
@@ -96,7 +96,8 @@ static const struct key keys[] = {
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
-    {"form", WORD, FIELD(form), 0, form_words, "topk: indices, rows, bits or ranges; indices"},
+    {"form", WORD, FIELD(form), 0, form_words,
+     "topk: indices, rows, bits, ranges or mask; indices"},
     {"entries", LETTERS, FIELD(entries), 0, entry_letters,
      "topk: how lists are drawn, letters (semantics.md); ascending"},
     {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
@@ -310,8 +311,8 @@ static const char *lists_refused(const struct lab_case *c) {
         return "the staged pipeline has no lists on the device";
     if (c->form == TESS_RANGES && (c->topk > 4 || c->block_kv != 1))
         return "form=ranges has at most 4 of them, and blocks of QUERIESx1";
-    if (c->form == TESS_INDICES && c->topk > cols)
-        return "form=indices has at most as many entries as block columns";
+    if ((c->form == TESS_INDICES || c->form == TESS_MASK) && c->topk > cols)
+        return "form=indices and form=mask have at most as many entries as block columns";
     if (!(c->valid >= 0 && c->valid <= 1))
         return "valid is a share within 0 ... 1";
     if (__builtin_mul_overflow(shape.batch * shape.heads * rows, c->topk + cols, &all) ||

@@ -39,7 +39,7 @@
  *
  *     topk=K, valid=SHARE           entries of a block row, and how many of them name a block
  *                                   (default 1); blocks are 1x1 unless block= says otherwise
- *     form=indices|rows|bits|ranges of the device pattern (default indices)
+ *     form=indices|rows|bits|ranges|mask of the device pattern (default indices)
  *     entries=LETTERS               c counts, d duplicates, e empty rows, f padding first, l lengths,
  *                                   m padding between, o overflows, p promises, r room for one block
  *                                   more, u in any order, w entries that are not to be (default none:

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 /* A draw's streams; every set has its own. */
-enum { ENTRIES = 300, ORDER, STYLE, COUNTS, LENGTHS, STREAMS };
+enum { ENTRIES = 300, ORDER, STYLE, COUNTS, LENGTHS, BYTES, STREAMS };
 
 /* ---- sizes ---- */
 
@@ -226,6 +226,45 @@ static int bits_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) 
     return 0;
 }
 
+/* Element i of row `r` in a block of a style: all, about half, a few, or some keys whole. */
+static uint8_t byte_draw(const struct row *r, int64_t i, int64_t j, int64_t style) {
+    const struct lab_listing *listing = &r->l->listing;
+    const uint64_t n = (uint64_t)listing->pattern.n_kv,
+                   cell = r->number * (uint64_t)listing->pattern.block_q;
+    const uint64_t from = stream(r->set, BYTES), key = (uint64_t)j;
+    const uint64_t x = lab_random(listing->seed, from, (cell + (uint64_t)i) * n + key);
+    const uint64_t column = lab_random(listing->seed, from, ~(r->number * n + key));
+    const int is[] = {1, x >> 63 != 0, x >> 59 == 0, column >> 62 == 0};
+    return is[style] ? (uint8_t)(1 + (x & 255) % 255) : 0; /* any byte but 0 lists */
+}
+
+static int mask_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) {
+    const tess_device_pattern *p = &l->listing.pattern;
+    uint8_t *mask = array_make(&l->mask, s->lists * p->n_q * p->n_kv, 1);
+    const int64_t k = l->listing.most,
+                  room = has(l, LAB_ENTRIES_ROOM) - has(l, LAB_ENTRIES_OVERFLOW);
+    const int64_t capacity = p->capacity ? p->capacity : k + room;
+    if (!mask)
+        return -1;
+    l->pattern.mask = mask;
+    l->pattern.capacity = capacity < 1 ? 1 : capacity > s->cols ? s->cols : capacity;
+    memset(mask, 0, l->mask.size);
+    for (int64_t row = 0; row < s->lists * s->rows; row++) {
+        const struct row r = {l, set, (uint64_t)row, s->cols};
+        const int64_t most = has(l, LAB_ENTRIES_OVERFLOW) ? k : l->pattern.capacity;
+        const int64_t drawn = valid_of(&r), valid = drawn < most ? drawn : most;
+        const int64_t first = row % s->rows * p->block_q;
+        for (int64_t e = 0; e < valid; e++) {
+            const int64_t begin = column(&r, e, valid) * p->block_kv, style = draw(&r, ORDER, e, 5);
+            for (int64_t i = 0; i < p->block_q && first + i < p->n_q; i++)
+                for (int64_t j = begin; j < begin + p->block_kv && j < p->n_kv; j++)
+                    mask[(row / s->rows * p->n_q + first + i) * p->n_kv + j] =
+                        byte_draw(&r, i, j, style % 4);
+        }
+    }
+    return 0;
+}
+
 static int lengths_draw(struct lab_listed *l, uint64_t set) {
     const struct lab_listing *listing = &l->listing;
     const int64_t n_kv = listing->pattern.n_kv;
@@ -255,11 +294,13 @@ int lab_listed_draw(struct lab_listed *l, const struct lab_listing *listing, uin
         return -1;
     return (listing->pattern.form == TESS_BLOCK_ROWS   ? rows_draw
             : listing->pattern.form == TESS_BLOCK_BITS ? bits_draw
+            : listing->pattern.form == TESS_MASK       ? mask_draw
                                                        : padded_draw)(l, &s, set);
 }
 
 void lab_listed_free(struct lab_listed *l) {
-    struct lab_buffer *const all[] = {&l->indices, &l->counts, &l->row_ptr, &l->bits, &l->lengths};
+    struct lab_buffer *const all[] = {&l->indices, &l->counts,  &l->row_ptr,
+                                      &l->bits,    &l->lengths, &l->mask};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         lab_buffer_free(all[i]);
     free(l->today);

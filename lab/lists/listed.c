@@ -67,6 +67,30 @@ static void bits_mark(struct walk *w, const uint64_t *bits, int64_t blocks, uint
         memset(listed + kept, 0, (size_t)(w->cols - kept));
 }
 
+/* Whether the cut lets query i list key j. */
+static int within_cut(const tess_device_pattern *p, int64_t length, int64_t i, int64_t j) {
+    const int64_t behind = j - (i + length - p->n_q);
+    return (p->cut_lo == 0 && p->cut_hi == 0) || (p->cut_lo <= behind && behind <= p->cut_hi);
+}
+
+/* A block is listed where any of its elements is; too many for the capacity leave none. */
+static void mask_mark(struct walk *w, int64_t row, int64_t length, uint8_t *listed) {
+    const tess_device_pattern *p = &w->l->pattern;
+    const uint8_t *mask = p->mask + row / w->rows * p->n_q * p->n_kv;
+    const int64_t first = row % w->rows * p->block_q;
+    int64_t blocks = 0;
+    for (int64_t i = first; i < first + p->block_q && i < p->n_q; i++)
+        for (int64_t j = 0; j < length; j++)
+            if (mask[i * p->n_kv + j] && within_cut(p, length, i, j))
+                listed[j / w->width] = 1;
+    for (int64_t x = 0; x < w->cols; x++)
+        blocks += listed[x];
+    if (blocks <= p->capacity)
+        return;
+    tell(w, TESS_FAULT_OVERFLOW, -1);
+    memset(listed, 0, (size_t)w->cols);
+}
+
 /* Entries [*begin, *end) of a block row; 0: none, and why not is counted. */
 static int entries_of(struct walk *w, int64_t row, int64_t *begin, int64_t *end) {
     const tess_device_pattern *p = &w->l->pattern;
@@ -106,6 +130,10 @@ static void row_mark(struct walk *w, int64_t row, int64_t length, uint8_t *liste
     memset(listed, 0, (size_t)w->cols);
     if (p->form == TESS_BLOCK_BITS) {
         bits_mark(w, p->bits + row * ((w->cols + 63) / 64), blocks, listed);
+        return;
+    }
+    if (p->form == TESS_MASK) {
+        mask_mark(w, row, length, listed);
         return;
     }
     if (!entries_of(w, row, &begin, &end))
@@ -165,14 +193,13 @@ int lab_listed_report(const struct lab_listed *l, tess_fill_report *report) {
 static void take_cells(struct walk *w, int64_t list, int64_t row, int64_t length,
                        const uint8_t *listed) {
     const tess_device_pattern *p = &w->l->pattern;
-    const int whole = p->cut_lo == 0 && p->cut_hi == 0;
+    const uint8_t *of_list =
+        p->mask ? p->mask + (p->batch == 1 ? list % p->heads : list) * p->n_q * p->n_kv : NULL;
     for (int64_t i = row * p->block_q; i < (row + 1) * p->block_q && i < p->n_q; i++) {
         uint8_t *mask = (uint8_t *)w->to + (list * p->n_q + i) * p->n_kv;
-        for (int64_t j = 0; j < length; j++) {
-            const int64_t behind = j - (i + length - p->n_q);
-            mask[j] =
-                listed[j / w->width] && (whole || (p->cut_lo <= behind && behind <= p->cut_hi));
-        }
+        for (int64_t j = 0; j < length; j++)
+            mask[j] = listed[j / w->width] && within_cut(p, length, i, j) &&
+                      (!of_list || of_list[i * p->n_kv + j]);
     }
 }
 
@@ -234,7 +261,7 @@ tess_status lab_listed_pattern(const struct lab_listed *l, tess_pattern **patter
     shape.batch = p->lengths ? l->listing.batch : p->batch, shape.heads = p->heads;
     *pattern = NULL;
     const int exact = p->lengths || p->cut_lo || p->cut_hi || p->form == TESS_RANGES ||
-                      l->listing.entries & LAB_ENTRIES_WRONG;
+                      p->form == TESS_MASK || l->listing.entries & LAB_ENTRIES_WRONG;
     const int small =
         (double)(shape.batch * shape.heads * p->n_q) * (double)p->n_kv <= (double)MOST_CELLS;
     if (small)
@@ -243,7 +270,8 @@ tess_status lab_listed_pattern(const struct lab_listed *l, tess_pattern **patter
         return by_blocks(l, &shape, pattern, error);
     if (error)
         snprintf(error->message, sizeof error->message,
-                 "lists of more than %lld queries by keys are drawn without ranges, lengths, cuts "
+                 "lists of more than %lld queries by keys are drawn without ranges, masks, "
+                 "lengths, cuts "
                  "and wrong entries",
                  (long long)MOST_CELLS);
     return TESS_INVALID_ARGUMENT;

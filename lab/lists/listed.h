@@ -14,7 +14,7 @@ struct lab_listing {
     tess_device_pattern pattern;
     int64_t batch;   /* the problem's */
     int64_t entries; /* LAB_ENTRIES_...; without OVERFLOW blocks fit the capacity */
-    int64_t most;    /* entries of a block row; of RANGES, ranges */
+    int64_t most;    /* entries of a block row; of RANGES, ranges; of MASK, blocks */
     double valid;    /* share of `most` that names a block */
     int uneven;      /* 1: each row draws how many, up to that share */
     uint64_t seed;
@@ -23,7 +23,7 @@ struct lab_listing {
 struct lab_listed {
     struct lab_listing listing;
     tess_device_pattern pattern; /* points to what follows */
-    struct lab_buffer indices, counts, row_ptr, bits, lengths;
+    struct lab_buffer indices, counts, row_ptr, bits, lengths, mask;
     int32_t *today; /* [b] lengths as drawn, 0 for those that cannot be; NULL: none are given */
 };
 

@@ -4,12 +4,12 @@
 tess_device_pattern lab_listed_declared(const struct lab_listed *l) {
     tess_device_pattern p = l->pattern;
     p.indices = p.counts = p.lengths = NULL;
-    p.row_ptr = NULL, p.bits = NULL;
+    p.row_ptr = NULL, p.bits = NULL, p.mask = NULL;
     return p;
 }
 
 /* The arrays, and where each stands in the pattern. */
-enum { ARRAYS = 5 };
+enum { ARRAYS = 6 };
 struct array {
     const char *name;
     const struct lab_buffer *buffer;
@@ -18,11 +18,10 @@ struct array {
 
 #define SLOT(field) offsetof(tess_device_pattern, field)
 static void arrays_of(const struct lab_listed *l, struct array all[ARRAYS]) {
-    const struct array arrays[ARRAYS] = {{"indices", &l->indices, SLOT(indices)},
-                                         {"counts", &l->counts, SLOT(counts)},
-                                         {"row_ptr", &l->row_ptr, SLOT(row_ptr)},
-                                         {"bits", &l->bits, SLOT(bits)},
-                                         {"lengths", &l->lengths, SLOT(lengths)}};
+    const struct array arrays[ARRAYS] = {
+        {"indices", &l->indices, SLOT(indices)}, {"counts", &l->counts, SLOT(counts)},
+        {"row_ptr", &l->row_ptr, SLOT(row_ptr)}, {"bits", &l->bits, SLOT(bits)},
+        {"lengths", &l->lengths, SLOT(lengths)}, {"mask", &l->mask, SLOT(mask)}};
     memcpy(all, arrays, sizeof arrays);
 }
 

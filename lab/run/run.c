@@ -18,6 +18,14 @@ static tess_status fill(const struct lab_planned *p, tess_error *error, tess_str
     return tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
 }
 
+static tess_status fill_run(const struct lab_planned *p, const tess_arguments *a, tess_error *error,
+                            tess_stream stream) {
+    tess_arguments given = *a;
+    given.image = NULL;
+    return tess_plan_fill_run(p->plan, &p->lists, p->place, p->image.size, NULL, &given, error,
+                              stream);
+}
+
 static tess_status image_fill(struct lab_planned *p, tess_error *error) {
     char why[LAB_WHY];
     size_t size = tess_plan_image_size(p->plan);
@@ -85,9 +93,9 @@ static const char *replay(call *function, const struct lab_run *run, const tess_
     const char *why = lab_device_graph_begin(backend, stream);
     if (why)
         return why;
-    tess_status status = run->planned->listed ? fill(run->planned, error, stream) : TESS_OK;
-    if (!status)
-        status = function(run->planned->plan, a, error, stream);
+    const tess_status status = run->planned->listed
+                                   ? fill_run(run->planned, a, error, stream)
+                                   : function(run->planned->plan, a, error, stream);
     why = lab_device_graph_end(backend, stream, &graph);
     if (status)
         why = error->message;

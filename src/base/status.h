@@ -50,6 +50,7 @@ const char *words_choice(struct words *words, const int64_t *number, int n);
 #define ARGUMENTS_FIRST_SIZE offsetof(tess_arguments, alibi)
 #define PLAN_INFO_FIRST_SIZE offsetof(tess_plan_info, tile_keys)
 #define TARGET_FIRST_SIZE offsetof(tess_target, memory_rate)
+#define DEVICE_PATTERN_FIRST_SIZE offsetof(tess_device_pattern, mask)
 #define REPORT_FIRST_SIZE offsetof(tess_fill_report, first_fault)
 
 /*

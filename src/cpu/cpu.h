@@ -42,9 +42,13 @@ tess_status cpu_merge(const struct merge_args *args, tess_error *error);
 
 /* Choosing columns, at every level (select/select.c). */
 tess_status cpu_select(const struct select_args *args, tess_error *error);
+/* Pooled blocks, their scores, and columns as bytes, bits and lists (select/). */
+tess_status cpu_pool(const struct pool_args *args, tess_error *error);
+tess_status cpu_score(const struct score_args *args, tess_error *error);
+tess_status cpu_columns(const struct columns_args *args, tess_error *error);
 
 /* Fills of reserved plans (fill.c). */
-int64_t cpu_fill_workers(const tess_target *target);
+int64_t cpu_workers(const tess_target *target);
 tess_status cpu_fill(const struct fill_job *job, tess_error *error);
 
 /* Rows of a query tile that the kernels hold at most, so that a row mask is one word. */

@@ -19,7 +19,7 @@ static void items_fill(const struct fill_job *job) {
         total += unit_keys(job, u);
     const int64_t share = fill_share(job->splits, total + job->units * job->splits->item);
     for (int64_t u = 0; u < job->units; u++) {
-        const int32_t parts = fill_parts(job->splits, unit_keys(job, u), share);
+        const int32_t parts = fill_unit_parts(job->splits, u, unit_keys(job, u), share);
         const int32_t packed = (int32_t)(u / tiles), tile = (int32_t)(u % tiles);
         for (int32_t part = 0; part < parts; part++)
             job->items[items++] =
@@ -33,7 +33,7 @@ static void items_fill(const struct fill_job *job) {
     job->header->unit_keys = total;
 }
 
-int64_t cpu_fill_workers(const tess_target *target) {
+int64_t cpu_workers(const tess_target *target) {
     (void)target;
     return PLAN_CPU_WORKERS;
 }
@@ -61,6 +61,8 @@ tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
     struct fill_counts counts;
     fill_lists(job->shape, job->pattern, &job->arrays, &counts);
     memset(job->header, 0, TESS_REPORT_SIZE);
+    if (job->report)
+        memset(job->report, 0, TESS_REPORT_SIZE);
     if (job->strict && counts.first != FILL_NOWHERE)
         return first_tell(job, counts.first, error);
     *job->header = (struct fill_header){.magic = FILL_MAGIC,
@@ -71,5 +73,7 @@ tess_status cpu_fill(const struct fill_job *job, tess_error *error) {
                                         .pairs = counts.pairs * job->list_heads,
                                         .first = counts.first};
     items_fill(job);
+    if (job->report)
+        *job->report = *job->header;
     return TESS_OK;
 }

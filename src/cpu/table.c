@@ -381,14 +381,20 @@ static const struct backend backend = {
     .name = "cpu",
     .kernels = kernels,
     .n_kernels = sizeof kernels / sizeof kernels[0],
+    .on_host = 1,
+    .workers = cpu_workers,
     .device = {.count = device_count,
                .describe = device_describe,
                .target = target_query,
                .allocate = allocate,
                .release = free,
                .synchronize = synchronize},
-    .fill = {.workers = cpu_fill_workers, .run = cpu_fill, .on_host = 1},
-    .call = {.merge = cpu_merge, .select = cpu_select},
+    .fill = {.run = cpu_fill},
+    .call = {.merge = cpu_merge,
+             .select = cpu_select,
+             .pool = cpu_pool,
+             .score = cpu_score,
+             .columns = cpu_columns},
 };
 
 const struct backend *cpu_kernels(void) {

@@ -1,5 +1,5 @@
 /* Fills packed lists on the host: places of block rows, then each block row by itself. */
-#include "lists/fill.h"
+#include "lists/filler.h"
 
 #include "base/threads.h"
 
@@ -8,22 +8,16 @@
 /* Seconds of one thread, roughly: by hand, one of two cores of a Xeon. */
 #define FILL_ROW_SECONDS 50e-9
 #define FILL_ENTRY_SECONDS 1.5e-9
-
-struct filler {
-    const struct fill_shape *shape;
-    const tess_device_pattern *pattern;
-    const struct fill_arrays *a;
-};
+#define FILL_BYTE_SECONDS 0.3e-9
 
 /* Entries over all lists of the pattern. */
 static int64_t entries_all(const struct fill_shape *s) {
-    const int64_t padded = s->form == TESS_INDICES || s->form == TESS_RANGES;
-    return s->capacity * (padded ? s->batch * s->heads * s->rows : 1);
+    return s->capacity * (fill_is_padded(s->form) ? s->batch * s->heads * s->rows : 1);
 }
 
-/* Bands that an entry can give. */
-static int64_t entry_bands(const struct fill_shape *s) {
-    return !s->cut ? 0 : s->form == TESS_RANGES ? FILL_RANGE_BANDS : 1;
+/* Masked runs that an entry can give. */
+static int64_t entry_masked(const struct fill_shape *s) {
+    return s->form == TESS_MASK ? 1 : !s->cut ? 0 : s->form == TESS_RANGES ? FILL_RANGE_BANDS : 1;
 }
 
 void fill_take(struct carve *c, const struct fill_shape *s, struct fill_arrays *a) {
@@ -43,14 +37,18 @@ void fill_take(struct carve *c, const struct fill_shape *s, struct fill_arrays *
     a->masked_ptr = carve_take_panel(c, tiles, LIST_MASKED_KINDS, sizeof *a->masked_ptr);
     a->masked_end = carve_take_panel(c, tiles, LIST_MASKED_KINDS, sizeof *a->masked_end);
     a->full = carve_take(c, runs, sizeof *a->full);
-    a->masked = carve_take_panel(c, runs, (size_t)entry_bands(s), sizeof *a->masked);
+    a->masked = carve_take_panel(c, runs, (size_t)entry_masked(s), sizeof *a->masked);
+    const size_t masks = s->form == TESS_MASK ? tiles : 0;
+    a->words = carve_take_panel(c, masks, (size_t)fill_word(s, 1, 0), sizeof *a->words);
+    a->listed =
+        carve_take_panel(c, masks ? runs : 0, (size_t)fill_listed_words(s), sizeof *a->listed);
 }
 
 struct lists fill_view(const struct fill_shape *s, const struct fill_arrays *a, int64_t *tile_row) {
     return (struct lists){.n_lists = s->batches * s->heads,
                           .tiles = s->tiles,
                           .tile_rows = s->tile_rows,
-                          .words = 1,
+                          .words = s->form == TESS_MASK ? (int32_t)fill_words(s) : 1,
                           .tile_row = tile_row,
                           .keys = a->keys,
                           .full_ptr = a->full_ptr,
@@ -59,13 +57,14 @@ struct lists fill_view(const struct fill_shape *s, const struct fill_arrays *a, 
                           .masked_ptr = a->masked_ptr,
                           .masked_end = a->masked_end,
                           .masked = a->masked,
+                          .words_of_rows = s->form == TESS_MASK ? a->words : NULL,
                           .filled = 1};
 }
 
 /* ---- what is wrong ---- */
 
-static void wrong_tell(struct fill_counts *counts, const struct fill_shape *s,
-                       enum fill_wrong wrong, int64_t row, int64_t where) {
+void fill_tell(struct fill_counts *counts, const struct fill_shape *s, enum fill_wrong wrong,
+               int64_t row, int64_t where) {
     if (wrong == FILL_RIGHT)
         return;
     counts->faults += wrong != FILL_OVERFLOW;
@@ -229,7 +228,7 @@ static int32_t indices_take(const struct filler *f, const int32_t *index, int32_
 static void indices_tell(const struct fill_shape *s, int64_t row, const int32_t *index, int32_t n,
                          int32_t blocks, struct fill_counts *counts) {
     for (int32_t i = 0; i < n; i++)
-        wrong_tell(counts, s, fill_index_wrong(index[i], blocks), row, FILL_AT_ENTRY(i));
+        fill_tell(counts, s, fill_index_wrong(index[i], blocks), row, FILL_AT_ENTRY(i));
 }
 
 static int32_t bits_take(const struct filler *f, int64_t row, int32_t blocks, int32_t *to) {
@@ -322,19 +321,19 @@ static void entries_take(const struct filler *f, int64_t given, int64_t row, int
     e->block = room + claim; /* runs are written behind what is read */
     if (s->form == TESS_BLOCK_ROWS) {
         const int64_t *ends = row_ends(f, given);
-        wrong_tell(counts, s, fill_claim_wrong(ends[0], ends[1], s->capacity), row, FILL_AT_ROW);
+        fill_tell(counts, s, fill_claim_wrong(ends[0], ends[1], s->capacity), row, FILL_AT_ROW);
         index += claim ? ends[0] : 0;
     } else if (s->form != TESS_BLOCK_BITS) {
         index += given * s->capacity * (s->form == TESS_RANGES ? 2 : 1);
         if (f->pattern->counts) {
             const int32_t count = f->pattern->counts[given];
-            wrong_tell(counts, s, fill_count_wrong(count, n), row, FILL_AT_ROW);
+            fill_tell(counts, s, fill_count_wrong(count, n), row, FILL_AT_ROW);
             n = fill_count(count, n);
         }
     }
     if (place[1] > entries_all(s)) {
         if (place[1] > place[0])
-            wrong_tell(counts, s, FILL_OVERFLOW, row, FILL_AT_ROW);
+            fill_tell(counts, s, FILL_OVERFLOW, row, FILL_AT_ROW);
         return;
     }
     if (s->form == TESS_RANGES) {
@@ -355,7 +354,7 @@ static void tile_put(const struct filler *f, int64_t list, int64_t t, int64_t fi
                      const struct row_entries *e, struct fill_counts *counts) {
     const struct fill_shape *s = f->shape;
     const struct fill_arrays *a = f->a;
-    const int64_t T = list * s->tiles + t, bands = first * entry_bands(s);
+    const int64_t T = list * s->tiles + t, bands = first * entry_masked(s);
     const int64_t query = fill_tile_row(s, t);
     const int32_t rows = (int32_t)(fill_tile_row(s, t + 1) - query);
     struct tile_sink sink = {.full = a->full + first,
@@ -391,6 +390,16 @@ static void row_fill(const struct filler *f, int64_t list, int64_t row,
     const int64_t first = behind * s->row_tiles;
     const int64_t begin = row * s->row_tiles, end = min_i64(begin + s->row_tiles, s->tiles);
     struct row_entries e;
+    if (s->form == TESS_MASK) {
+        const struct mask_row mask = {list * s->tiles,
+                                      first,
+                                      begin,
+                                      end,
+                                      f->pattern->mask + given / s->rows * s->n_q * s->n_kv,
+                                      length};
+        fill_mask_row(f, &mask, list * s->rows + row, counts);
+        return;
+    }
     entries_take(f, given, list * s->rows + row, claim, length,
                  (int32_t *)(void *)(f->a->full + first), &e, counts);
     for (int64_t t = end - 1; t >= begin; t--)
@@ -402,8 +411,8 @@ static void lengths_take(const struct filler *f, struct fill_counts *counts) {
     const int32_t most = (int32_t)s->n_kv;
     for (int64_t b = 0; b < s->batches; b++) {
         const int32_t given = f->pattern->lengths ? f->pattern->lengths[b] : most;
-        wrong_tell(counts, s, fill_length_wrong(given, most), b * s->heads * s->rows,
-                   FILL_AT_LENGTH);
+        fill_tell(counts, s, fill_length_wrong(given, most), b * s->heads * s->rows,
+                  FILL_AT_LENGTH);
         f->a->lengths[b] = fill_length(given, most);
     }
 }
@@ -419,7 +428,9 @@ void fill_lists(const struct fill_shape *shape, const tess_device_pattern *patte
     places_make(&f);
     const double entries = (double)a->place[shape->batch * shape->heads * shape->rows] *
                            (double)(shape->batches / shape->batch * shape->row_tiles);
-    const double seconds = FILL_ROW_SECONDS * (double)n + FILL_ENTRY_SECONDS * entries;
+    const double seconds = FILL_ROW_SECONDS * (double)n + FILL_ENTRY_SECONDS * entries +
+                           (shape->form == TESS_MASK ? FILL_BYTE_SECONDS : 0) *
+                               (double)(lists * shape->n_q) * (double)shape->n_kv;
     const int32_t threads = threads_team(shape->threads, n);
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)                                \
     reduction(+ : faults, overflows, keys, pairs) reduction(min : first)                           \

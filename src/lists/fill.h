@@ -30,6 +30,16 @@ struct fill_shape {
     int64_t tiles;     /* query tiles of a list */
 };
 
+/* Whether block rows of a form have `capacity` places each, in the order of the rows. */
+FILL_RULE int fill_is_padded(tess_form form) {
+    return form == TESS_INDICES || form == TESS_RANGES || form == TESS_MASK;
+}
+
+/* Words of a mask of a query tile's rows. */
+FILL_RULE int64_t fill_words(const struct fill_shape *s) {
+    return (s->tile_rows + 63) / 64;
+}
+
 /* Counts of a fill; tess_fill_report, but for items. */
 struct fill_counts {
     int64_t faults, overflows, keys, pairs; /* pairs: of one head for each list */
@@ -37,7 +47,7 @@ struct fill_counts {
 };
 
 /* Arrays of the image, placed. Tile T of lists has full runs full_ptr[T] ... full_end[T] - 1, and of
- * masked kind k masked_ptr[3 T + k] ... masked_end[3 T + k] - 1, of which bands alone are filled. */
+ * masked kind k masked_ptr[3 T + k] ... masked_end[3 T + k] - 1: bits where a mask is given, else bands. */
 struct fill_arrays {
     int32_t *lengths; /* [batches] */
     int64_t *place;   /* [batch * heads * rows + 1] entries of all block rows before each */
@@ -45,6 +55,9 @@ struct fill_arrays {
     int64_t *full_ptr, *full_end, *masked_ptr, *masked_end;
     struct list_run *full;
     struct list_masked *masked;
+    /* MASK alone. Rows of tile T that list key j: words[fill_word ...], of each block with a run of bits. Keys of
+     * run i that some row lists: bit c % 64 of listed[i * fill_listed_words + c / 64]. */
+    uint64_t *words, *listed;
 };
 
 /* Takes the arrays' room: as much as the shape's capacity needs. */
@@ -61,6 +74,14 @@ tess_list_fault fill_list_fault(enum fill_wrong wrong);
 /* Fills the arrays. `pattern` has the shape's sizes, and the arrays of its form. */
 void fill_lists(const struct fill_shape *shape, const tess_device_pattern *pattern,
                 const struct fill_arrays *a, struct fill_counts *counts);
+
+/* First word of tile T's mask for a key; words of the keys of a block. */
+FILL_RULE int64_t fill_word(const struct fill_shape *s, int64_t T, int64_t key) {
+    return (T * s->cols * s->block_kv + key) * fill_words(s);
+}
+FILL_RULE int64_t fill_listed_words(const struct fill_shape *s) {
+    return (s->block_kv + 63) / 64;
+}
 
 /* Filled arrays as kernels walk them. tile_row: the shape's tiles, from fill_tile_rows. */
 struct lists fill_view(const struct fill_shape *shape, const struct fill_arrays *a,

@@ -246,6 +246,22 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
     return pairs;
 }
 
+/* ---- masks ---- */
+
+/* Bits first ... last; those outside of 0 ... 63 are left out. */
+FILL_RULE uint64_t fill_ones(int64_t first, int64_t last) {
+    if (first > last || first > 63 || last < 0)
+        return 0;
+    return UINT64_MAX << fill_most(first, 0) & UINT64_MAX >> (63 - fill_least(last, 63));
+}
+
+/* Rows 64 w ... 64 w + 63 of a tile that may list key j: those within the cut, where there is one. */
+FILL_RULE uint64_t fill_mask_rows(const struct fill_cut *cut, int has_cut, int64_t j, int32_t w) {
+    const int64_t first = has_cut ? j - cut->high : 0, all = cut->rows - 1;
+    const int64_t last = has_cut ? fill_least(j - cut->low, all) : all;
+    return fill_ones(first - 64 * w, last - 64 * w);
+}
+
 /* ---- splits ---- */
 
 /* Costs are counted in keys: an item takes `item` keys more than it lists, below 2^31 as a tile's keys are. whole: a
@@ -253,7 +269,18 @@ FILL_RULE int64_t fill_pairs(const struct fill_cut *cut, int32_t begin, int32_t 
  * a round more. */
 struct fill_splits {
     int64_t item, part_keys, workers, whole;
+    int64_t last, last_parts; /* parts of units `last` and on, the last round; 0: as of others */
 };
+
+/* Keys of a part of the last round, at least: joining takes as long as fewer. */
+#define FILL_LAST_KEYS 256
+
+/* Whole: units that fill no round of all workers have a part for each worker. */
+FILL_RULE void fill_last_round(struct fill_splits *s, int64_t units) {
+    const int64_t rest = units % s->workers;
+    s->last = units - rest;
+    s->last_parts = s->whole && rest && s->last ? s->workers / rest : 0;
+}
 
 /* The cost from which a tile is split, when `total` is that of all tiles: half of a worker's share, or a
  * whole one. */
@@ -272,13 +299,24 @@ FILL_RULE int64_t fill_parts_most(const struct fill_splits *s, int64_t keys) {
     return fill_most(1, keys / fill_fewest(s, keys));
 }
 
-/* Parts of a tile of so many keys. Over all tiles they are at most as many as tiles and twice the workers. */
+/* Parts of a tile of so many keys, by its share. Over all tiles they are at most as many as tiles and twice the
+ * workers. */
 FILL_RULE int32_t fill_parts(const struct fill_splits *s, int64_t keys, int64_t share) {
     if (keys - s->part_keys < s->part_keys || s->item + keys < share)
         return 1; /* the answer of the divisions below, which 32 bits hold now */
     const uint32_t most = (uint32_t)keys / (uint32_t)fill_fewest(s, keys);
     const uint32_t shares = (uint32_t)(s->item + keys) / (uint32_t)share + !s->whole;
     return (int32_t)fill_most(1, fill_least(most, shares));
+}
+
+/* Parts of unit u, whose tile has so many keys: its share's, or more in the last round. */
+FILL_RULE int32_t fill_unit_parts(const struct fill_splits *s, int64_t u, int64_t keys,
+                                  int64_t share) {
+    const int32_t parts = fill_parts(s, keys, share);
+    if (u < s->last || s->last_parts <= parts)
+        return parts;
+    const uint32_t most = (uint32_t)keys / (uint32_t)fill_most(FILL_LAST_KEYS, s->part_keys);
+    return (int32_t)fill_most(parts, fill_least(most, s->last_parts));
 }
 
 #endif

@@ -10,7 +10,8 @@
  *   bits      one row mask for each key of the run
  *
  * A row mask is `words` 64-bit words; bit r % 64 of word r / 64 is row r of the tile. Masks are
- * never all zero: a key that no row lists is in no run. Bits of rows past the tile's end are clear.
+ * never all zero: a key that no row lists is in no run. Runs of bits that a fill has written are whole
+ * blocks, in which it has a mask of zeros. Bits of rows past the tile's end are clear.
  * Keys that all rows list may stand in masked runs too, where a full run would be short.
  * Arrays are plain: fills write ones of the same form on the device (docs/design/device_lists.md).
  */

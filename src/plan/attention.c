@@ -40,7 +40,8 @@ static void attention_carve(const tess_plan *plan, struct carve *carve, void *op
 }
 
 const struct operation operation_attention = {
-    attention_steps, sizeof attention_steps / sizeof *attention_steps, attention_carve};
+    "attention", "this backend has no kernel for it", attention_steps,
+    sizeof attention_steps / sizeof *attention_steps, attention_carve};
 
 /* ---- its gradient ---- */
 
@@ -91,9 +92,11 @@ static void gradient_carve(const tess_plan *plan, struct carve *carve, void *ope
     o->stats.left = carve_take_panel(carve, heads, queries, sizeof(float));
     o->stats.delta = carve_take_panel(carve, heads, queries, sizeof(float));
     attention_carve(plan, carve, &o->forward);
-    if (p->pipeline == TESS_STAGED && p->gradients & OF_SCORES)
-        o->gradients = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
+    for (int i = 0; i < plan->n_passes; i++)
+        if (plan->passes[i].bindings == of_gradients)
+            o->gradients = carve_take(carve, (size_t)plan->scores_count, sizeof(float));
 }
 
 const struct operation operation_gradient = {
-    gradient_steps, sizeof gradient_steps / sizeof *gradient_steps, gradient_carve};
+    "backward of attention", "this backend has no backward", gradient_steps,
+    sizeof gradient_steps / sizeof *gradient_steps, gradient_carve};

@@ -19,8 +19,6 @@ static double key_cost(const struct trial *t, double dims, double rows) {
         fetch += cost->convert_dim;
     if (head > cost->near_size)
         fetch += cost->far_dim;
-    if (t->block_columns % (KERNEL_TILE_KEYS / 8))
-        fetch += cost->copied_dim;
     return dims * (cost->key_row_dim * rows + fetch);
 }
 
@@ -28,8 +26,52 @@ static double tile_rows(const struct trial *t) {
     return (double)t->rows * t->tile_heads;
 }
 
+/* Measured costs of the trial's height, packed heads counted. */
+static const struct step_cost *step_cost(const struct trial *t) {
+    const struct step_cost *s = t->kernel->steps;
+    while (s[1].rows && s->rows < tile_rows(t))
+        s++;
+    return s;
+}
+
+/* Seconds of the whole device. */
+static double device_seconds(const struct trial *t, double nanoseconds) {
+    return 1e-9 * nanoseconds / fmax(1, t->target->multiprocessors);
+}
+
+/* Keys that stand together in a list, at most those of a step. */
+static int64_t run_keys(const struct trial *t) {
+    int64_t keys = KERNEL_TILE_KEYS;
+    while (t->block_columns % keys)
+        keys /= 2;
+    return keys;
+}
+
+/* Nanoseconds that a step takes more where it is copied in runs: as if gathered by those of 8 keys. */
+static double runs_more(const struct trial *t, const struct step_cost *s) {
+    const double halvings = log2((double)KERNEL_TILE_KEYS / (double)run_keys(t));
+    return (s->gathered - s->plain) * fmin(1, halvings / 3);
+}
+
+/* Nanoseconds that a step takes more where scores are modified: of all rows that are computed. */
+static double modifiers_more(const struct trial *t) {
+    const struct family *family = t->kernel->family;
+    const double rows = fmax(tile_rows(t), fmax(family->packed_rows, LISTS_GROUP));
+    return family->modified ? KERNEL_TILE_KEYS * rows * family->modified(t->problem) : 0;
+}
+
+double cost_launch(const struct trial *t) {
+    return t->kernel->steps ? 1e-9 * step_cost(t)->launch : t->kernel->cost.launch;
+}
+
+double cost_item(const struct trial *t) {
+    return t->kernel->steps ? device_seconds(t, step_cost(t)->item) : t->kernel->cost.item;
+}
+
 double cost_key(const struct trial *t) {
-    return key_cost(t, cost_dims(t), tile_rows(t));
+    const struct step_cost *s = t->kernel->steps ? step_cost(t) : NULL;
+    return s ? device_seconds(t, s->plain + runs_more(t, s) + modifiers_more(t)) / KERNEL_TILE_KEYS
+             : key_cost(t, cost_dims(t), tile_rows(t));
 }
 
 int64_t cost_part_keys(const struct trial *t) {
@@ -49,7 +91,7 @@ double cost_part(const struct trial *t) {
  * that list it. Answers how many fewer row-key pairs that is. */
 static double rows_skipped(const struct trial *t, double rows) {
     const struct lists_sums *sums = t->sums;
-    if (!t->kernel->cost.skips)
+    if (!t->kernel->family->skips)
         return 0;
     return (sums->full_keys + sums->masked_keys) * rows -
            LISTS_GROUP * (sums->full_keys * ceil(rows / LISTS_GROUP) + sums->masked_groups);
@@ -70,15 +112,36 @@ static double listed_saves(const struct trial *t, double pairs, double dims, dou
 /* Applying all row masks; kernels that compute whole groups of rows apply masks of those. */
 static double masked_cost(const struct trial *t, double rows) {
     const struct kernel_cost *cost = &t->kernel->cost;
-    if (cost->skips)
+    if (t->kernel->family->skips)
         rows = LISTS_GROUP * ceil(rows / LISTS_GROUP);
-    const int wide = cost->masked_wide > 0 && t->block_columns % KERNEL_TILE_KEYS == 0;
-    return t->sums->masked_keys * rows * (wide ? cost->masked_wide : cost->masked_key);
+    return t->sums->masked_keys * rows * cost->masked_key;
+}
+
+/* Nanoseconds by which masked steps differ from measured ones, of which half of the groups were listed. */
+static double groups_more(const struct trial *t, const struct step_cost *s) {
+    const double groups = tile_rows(t) / LISTS_GROUP;
+    if (!t->kernel->family->skips || groups < 2 || s == t->kernel->steps)
+        return 0;
+    const double group = (s->plain - s[-1].plain) / (s->rows - s[-1].rows) * LISTS_GROUP;
+    return group * (t->sums->masked_groups - t->sums->masked_keys * groups / 2) / KERNEL_TILE_KEYS;
+}
+
+/* Seconds of tiles by measured costs. A list of runs ends in the middle of a step, on average. */
+static double cost_steps(const struct trial *t) {
+    const struct step_cost *s = step_cost(t);
+    const double tiles = t->sums->tiles, keys = t->sums->full_keys + t->sums->masked_keys;
+    const double plain = t->sums->full_keys * s->plain + t->sums->masked_keys * s->masked;
+    const double steps = (plain + keys * (runs_more(t, s) + modifiers_more(t))) / KERNEL_TILE_KEYS +
+                         groups_more(t, s);
+    const double ends = tiles * (double)(KERNEL_TILE_KEYS - run_keys(t)) / 2;
+    return device_seconds(t, tiles * s->item + (keys > 0 ? steps * (1 + ends / keys) : 0));
 }
 
 double cost_lists(const struct trial *t) {
     const struct kernel_cost *cost = &t->kernel->cost;
     const struct lists_sums *sums = t->sums;
+    if (t->kernel->steps)
+        return t->heads / t->tile_heads * cost_steps(t);
     const double dims = cost_dims(t), rows = tile_rows(t);
     const double packed = t->heads / t->tile_heads;
     return packed * (sums->tiles * cost->item +

@@ -24,6 +24,10 @@ struct trial {
 /* Dims of a key that are multiplied by a row's, over all products. */
 double cost_dims(const struct trial *trial);
 
+/* A launch; and an item, whatever it lists. */
+double cost_launch(const struct trial *trial);
+double cost_item(const struct trial *trial);
+
 /* One key for a tile; over keys, one query for a key tile. */
 double cost_key(const struct trial *trial);
 

@@ -23,7 +23,8 @@ enum {
     BLOCK_ROWS = 1 << TESS_BLOCK_ROWS,
     BLOCK_BITS = 1 << TESS_BLOCK_BITS,
     RANGES = 1 << TESS_RANGES,
-    EVERY_FORM = INDICES | BLOCK_ROWS | BLOCK_BITS | RANGES
+    MASK = 1 << TESS_MASK,
+    EVERY_FORM = INDICES | BLOCK_ROWS | BLOCK_BITS | RANGES | MASK
 };
 static const struct form_array arrays[] = {
     {"indices", sizeof(int32_t), INDICES | BLOCK_ROWS | RANGES, INDICES | BLOCK_ROWS | RANGES},
@@ -31,18 +32,21 @@ static const struct form_array arrays[] = {
     {"row_ptr", sizeof(int64_t), BLOCK_ROWS, BLOCK_ROWS},
     {"bits", sizeof(uint64_t), BLOCK_BITS, BLOCK_BITS},
     {"lengths", sizeof(int32_t), 0, EVERY_FORM},
+    {"mask", 1, MASK, MASK},
 };
 
 static const char *const form_names[] = {"TESS_INDICES", "TESS_BLOCK_ROWS", "TESS_BLOCK_BITS",
-                                         "TESS_RANGES"};
+                                         "TESS_RANGES", "TESS_MASK"};
 
 /* The pattern as it is given, with every default resolved. NULL, or what is wrong by itself. */
 static const char *pattern_take(tess_device_pattern *p, const tess_device_pattern *given) {
-    const char *wrong = given ? struct_take(p, sizeof *p, sizeof *p, given) : "it is NULL";
+    const char *wrong =
+        given ? struct_take(p, sizeof *p, DEVICE_PATTERN_FIRST_SIZE, given) : "it is NULL";
     if (wrong)
         return wrong;
-    if ((unsigned)p->form > TESS_RANGES)
-        return "form is not TESS_INDICES, TESS_BLOCK_ROWS, TESS_BLOCK_BITS or TESS_RANGES";
+    if ((unsigned)p->form > TESS_MASK)
+        return "form is not TESS_INDICES, TESS_BLOCK_ROWS, TESS_BLOCK_BITS, TESS_RANGES or "
+               "TESS_MASK";
     p->n_kv = p->n_kv ? p->n_kv : p->n_q;
     if (!p->block_q)
         return "block_q is 0: name it; a list for each query has 1";
@@ -96,7 +100,7 @@ static int64_t capacity_most(const struct fill_shape *s) {
     int64_t blocks;
     if (s->form == TESS_RANGES)
         return FILL_RANGES;
-    if (s->form == TESS_INDICES)
+    if (fill_is_padded(s->form))
         return s->cols;
     return __builtin_mul_overflow(lists * s->rows, s->cols, &blocks) ? INT64_MAX : blocks;
 }
@@ -107,7 +111,8 @@ static tess_status capacity_check(const struct fill_shape *s, const char *functi
         const char *what, *unit;
     } bounds[] = {[TESS_INDICES] = {"a block row has", "block columns (blocks of block_kv keys)"},
                   [TESS_BLOCK_BITS] = {"all lists together have", "blocks"},
-                  [TESS_RANGES] = {"a block row has at most", "ranges"}};
+                  [TESS_RANGES] = {"a block row has at most", "ranges"},
+                  [TESS_MASK] = {"a block row has", "block columns (blocks of block_kv keys)"}};
     const int64_t most = capacity_most(s);
     int64_t rows = s->batches * s->heads * s->rows, entries;
     if (rows > INT32_MAX)
@@ -165,7 +170,7 @@ tess_status check_device_pattern(struct fill_shape *out, const tess_device_patte
 
 static tess_status arrays_check(const tess_device_pattern *p, const char *function,
                                 tess_error *error) {
-    const void *const given[] = {p->indices, p->counts, p->row_ptr, p->bits, p->lengths};
+    const void *const given[] = {p->indices, p->counts, p->row_ptr, p->bits, p->lengths, p->mask};
     const int form = 1 << p->form;
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         const char *wrong = !given[i] && arrays[i].needed & form      ? "is NULL, and must be given"
@@ -182,7 +187,7 @@ static tess_status arrays_check(const tess_device_pattern *p, const char *functi
 
 tess_status check_filling(tess_device_pattern *out, const tess_device_pattern *given,
                           const tess_plan *plan, const char *function, tess_error *error) {
-    const struct fill_shape *was = &plan->reserved->shape;
+    const struct fill_shape *was = plan->filled;
     struct fill_shape is;
     tess_status status = check_device_pattern(&is, given, &plan->problem, function, error);
     if (status)

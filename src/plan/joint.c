@@ -57,8 +57,8 @@ static tess_status strips_try(struct work *work, struct candidate *five, double 
     if (!status)
         status =
             strips_make(&work->strips, &work->lists, p->list_of, problem->batch * problem->heads_kv,
-                        problem->heads_q / problem->heads_kv,
-                        keys->kernel->cost.item / cost_key(&trial), most, error);
+                        problem->heads_q / problem->heads_kv, cost_item(&trial) / cost_key(&trial),
+                        most, error);
     if (!status && work->strips.n > 0 &&
         five->seconds + joint_seconds(problem, &work->strips) < seven)
         return TESS_OK;

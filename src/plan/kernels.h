@@ -119,7 +119,7 @@ struct view {
 };
 
 /*
- * The image of a reserved plan, which a fill has written (docs/design/device_lists.md). Pointers are of
+ * A part of a reserved plan's image, which a fill has written (docs/design/device_lists.md). Pointers are of
  * the target's memory; on a device the host may not follow them. While a workspace is sized they are
  * NULL, `lists` has sizes alone, and `schedule` has n_slots = most_slots.
  *
@@ -138,6 +138,10 @@ struct filled_image {
     int64_t block_q, row_tiles; /* queries of a block row, and query tiles that it has */
     int64_t block_kv;           /* keys of a block */
     int64_t heads;              /* lists of a batch: head h has list b heads + h heads / heads_q */
+    /* A mask's: masked runs are bits, of lists.words_of_rows; which of their keys some row lists (fill.h). */
+    int mask;
+    const uint64_t *listed;
+    int64_t tile_words; /* words of a tile */
 };
 
 /*
@@ -154,7 +158,7 @@ struct kernel_work {
     const struct bcsr *transposed; /* staged backward: bcsr with rows and columns exchanged */
     const int64_t *entries; /* staged backward: for each tile of transposed, its place in bcsr */
     const struct lists *lists;
-    const struct prepared *prepared; /* fused, of backends that prepare their lists */
+    const struct prepared *prepared; /* fused, of families that prepare their lists */
     const struct schedule *schedule;
     const struct strips *strips; /* GRADIENT_KEYS: dQ as well, by these, and no schedule; or NULL */
     int64_t
@@ -184,7 +188,7 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where. Passes over keys read query for key,
+ * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
  * and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
@@ -195,18 +199,19 @@ struct kernel_cost {
     double convert_dim; /* one key times one dim of 16 bits: what fetching it takes more */
     double far_dim;     /* more where a head's keys and values take over near_size bytes */
     double near_size;
-    double copied_dim;  /* more where blocks are not whole eighths of KERNEL_TILE_KEYS */
-    double masked_key;  /* one row mask applied, per row */
-    double masked_wide; /* masked_key where blocks are whole KERNEL_TILE_KEYS; 0: as much */
-    double score;       /* staged: one score between the stages, written or read */
+    double masked_key; /* one row mask applied, per row */
+    double score;      /* staged: one score between the stages, written or read */
     /* Tiles of which fewer than half of the pairs are listed, and only these computed: one dim of a listed
      * pair. listed_key_dim: one dim of a key for a set of rows (1, 2 or 4) that list the same keys. */
     double listed_row_dim, listed_key_dim;
-    double launch;  /* from the call until all workers are at work, once */
-    double combine; /* combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
-    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a
-     * masked key. */
-    int skips;
+    double launch; /* from the call until all workers are at work, once */
+};
+
+/* Nanoseconds of a kernel by tiles of `rows` rows, measured: a launch; and of one multiprocessor that is kept
+ * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). */
+struct step_cost {
+    int32_t rows;
+    double launch, item, plain, masked, gathered;
 };
 
 /* Lists that a kernel walks. */
@@ -219,6 +224,16 @@ enum packing {
     PACK_FULL,   /* likewise; and none is weighed that stays short, where its block has more rows */
     PACK_ANY,    /* any number of heads */
     PACK_EXACT   /* to exactly packed_rows, or the kernel does not take that height */
+};
+
+/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
+ * releases; NULL when it fails. */
+struct prepare_services {
+    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
+    void (*free)(struct prepared *prepared);
+    size_t (*memory)(const struct prepared *prepared);
+    /* The largest load of a worker over the mean load, 1 at least. */
+    double (*unevenness)(const struct prepared *prepared);
 };
 
 struct trial; /* cost.h */
@@ -235,6 +250,8 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
+    /* Nanoseconds of a multiprocessor that a problem's modifiers take for a score, beside step_cost. NULL: 0. */
+    double (*modified)(const struct problem *problem);
     /* Whether it can compute listed pairs alone for this problem. NULL: never. */
     int (*listed)(const struct problem *problem);
     /* CTAs among which items are assigned, for tiles of `rows` rows; 1: whoever is free takes the next.
@@ -242,12 +259,17 @@ struct family {
     int32_t (*workers)(const struct kernel *kernel, const tess_target *target, int32_t rows);
     /* Whether parts of filled lists are whole shares of a worker (struct fill_splits). NULL: no. */
     int (*whole_shares)(const struct kernel *kernel);
-    int lists; /* LISTS_... that it walks */
+    const struct prepare_services *prepare; /* NULL: its kernels walk the lists themselves */
+    int lists;                              /* LISTS_... that it walks */
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
+    double
+        combine; /* seconds of combining parts, once; 0: known to pay for long tiles alone (schedule.h) */
+    /* 1: computes rows in whole groups of LISTS_GROUP, but not those groups that do not list a masked key. */
+    int skips;
     /* 1: the plan weighs a kernel against those after it, up to and including the first unmarked one that
      * does not refuse. 0: the plan takes it. */
     int weighed;
@@ -258,6 +280,7 @@ struct kernel {
     tess_stage stage;
     const struct family *family;
     struct kernel_cost cost;
+    const struct step_cost *steps; /* by rows, ended by 0; NULL: `cost` tells all */
     /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
     const int32_t *rows;
     const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */
@@ -293,6 +316,7 @@ struct fill_job {
     const struct fill_splits *splits;
     const tess_device_pattern *pattern;
     struct fill_header *header; /* TESS_REPORT_SIZE bytes */
+    struct fill_header *report; /* a copy of the header, written with it; NULL: none */
     struct fill_arrays arrays;
     struct work_item *items;
     struct combine_item *combines;
@@ -325,6 +349,48 @@ struct select_args {
     tess_stream stream;
 };
 
+/* Arguments of tess_pool, checked. Blocks are of [batch][heads][blocks]. */
+struct pool_args {
+    tess_pool_mode mode;
+    int64_t block;
+    const int32_t *lengths, *begins; /* [batch], or NULL */
+    int64_t batch, heads, n, d, blocks;
+    struct view x, pooled;
+    tess_stream stream;
+};
+
+/* Arguments of tess_pool_score, checked. */
+struct score_args {
+    double scale;
+    int32_t bounds, causal;
+    int64_t block_q, block_kv, n_q, n_kv;
+    const int32_t *lengths; /* [batch], or NULL */
+    int64_t batch, heads_q, heads_kv, heads, rows, columns, d;
+    struct view q, k, scores;
+    tess_stream stream;
+};
+
+/* Keys that are there today, of a number that may be any. */
+FILL_RULE int64_t pool_length(const int32_t *lengths, int64_t batch, int64_t n) {
+    return lengths ? fill_least(n, fill_most(0, lengths[batch])) : n;
+}
+
+/* Columns that block row `row` scores, of keys that there are today: those after are -Inf. */
+FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, int64_t n_q,
+                                int64_t length, int causal) {
+    const int64_t last =
+        fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q; /* query's position */
+    const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
+    return (keys + block_kv - 1) / block_kv;
+}
+
+/* Arguments of tess_columns_convert, checked. */
+struct columns_args {
+    tess_columns from, to;
+    int64_t words; /* 64-bit words of a row */
+    tess_stream stream;
+};
+
 #define IMAGE_HEADER_MOST 512 /* bytes */
 
 /* Devices, their memory and streams. allocate answers 64-byte aligned memory that kernels can use, or NULL: for
@@ -340,17 +406,7 @@ struct device_services {
     tess_status (*synchronize)(tess_stream stream, tess_error *error);
 };
 
-/* Turning lists and schedule of a fused pass into what its kernel walks. make allocates *out, which free
- * releases; NULL when it fails. All NULL: kernels walk the lists themselves. */
-struct prepare_services {
-    tess_status (*make)(struct prepared **out, const struct kernel_args *args, tess_error *error);
-    void (*free)(struct prepared *prepared);
-    size_t (*memory)(const struct prepared *prepared);
-    /* The largest load of a worker over the mean load, 1 at least. */
-    double (*unevenness)(const struct prepared *prepared);
-};
-
-/* A pass's part of the plan's image on the device: its size, a multiple of CARVE_ALIGNMENT, and filling it
+/* A part of the plan's image on the device (plan.h): its size, a multiple of CARVE_ALIGNMENT, and filling it
  * from what the plan knows. The header, up to IMAGE_HEADER_MOST bytes, is made once, with the plan: a copy
  * to the device may outlast its call. All NULL: kernels read the plan itself. */
 struct image_services {
@@ -360,20 +416,21 @@ struct image_services {
                           tess_error *error);
 };
 
-/* Images of reserved plans. */
+/* Parts of images of reserved plans. */
 struct fill_services {
-    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     size_t (*scratch)(
         const struct fill_shape *shape); /* bytes that the fill alone uses; NULL: none */
-    /* Fills an image, in the order of the stream: without waiting or allocating. */
+    /* Fills a part, in the order of the stream: without waiting or allocating. */
     tess_status (*run)(const struct fill_job *job, tess_error *error);
-    int on_host; /* 1: images are memory of the host: a run reads header and schedule there */
 };
 
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
     tess_status (*select)(const struct select_args *args, tess_error *error);
+    tess_status (*pool)(const struct pool_args *args, tess_error *error);
+    tess_status (*score)(const struct score_args *args, tess_error *error);
+    tess_status (*columns)(const struct columns_args *args, tess_error *error);
 };
 
 struct backend {
@@ -381,8 +438,9 @@ struct backend {
     const struct kernel
         *kernels; /* best first: the first that does not refuse, unless it is weighed */
     int64_t n_kernels;
+    int on_host; /* 1: threads of the host run kernels, and read headers and schedules of images */
+    int64_t (*workers)(const tess_target *target); /* workers that splits are made for */
     struct device_services device;
-    struct prepare_services prepare;
     struct image_services image;
     struct fill_services fill;
     /* Words of tess_plan_print beside a pass's kernel, as snprintf writes them: what else is launched, and

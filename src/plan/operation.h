@@ -31,6 +31,8 @@ struct step {
 };
 
 struct operation {
+    const char *name;         /* name in printed plans */
+    const char *absent;       /* refusal where a backend has no kernel of a pass */
     const struct step *steps; /* in the order in which they run */
     size_t n_steps;
     /* Places what lives from pass to pass in the workspace of a run, and has its operands point there.

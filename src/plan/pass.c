@@ -1,5 +1,6 @@
 /* Passes of a plan, by operation and pipeline, their arguments, and their runs. */
 #include "plan/operation.h"
+#include "plan/reserve.h"
 
 #include "base/status.h"
 
@@ -67,26 +68,38 @@ struct kernel_args pass_args(const struct kernel_args *run, const struct pass *p
     args.work.schedule = &pass->work->schedule;
     args.work.strips = pass->joint ? &pass->work->strips : NULL;
     args.work.tile_heads = pass->work->tile_heads;
-    args.image = run->image ? (const char *)run->image + pass->image_at : NULL;
+    args.image = run->image && pass->part ? (const char *)run->image + pass->part->at : NULL;
     return args;
 }
 
 /* ---- runs ---- */
 
-/* The arguments of a pass with what its kernel reads and writes; bindings fill `room`. */
-static struct kernel_args args_bind(const struct kernel_args *run, const struct pass *pass,
-                                    void *room) {
-    struct kernel_args args = pass_args(run, pass);
-    if (!pass->bindings)
-        return args;
-    memset(room, 0, PASS_OPERANDS);
-    for (const struct binding *b = pass->bindings; b->size; b++)
-        memcpy((char *)room + b->to, (const char *)run->operands + b->from, b->size);
-    args.operands = room;
-    return args;
+/* Memory that a pass's arguments point to. */
+struct room {
+    uint64_t operands[PASS_OPERANDS / sizeof(uint64_t)];
+    struct filled_work filled;
+};
+
+/* The arguments of a pass with what its kernel reads and writes. Images of the host that are filled already are
+ * read. */
+static tess_status args_bind(struct kernel_args *args, struct room *room, const tess_plan *plan,
+                             const struct pass *pass, int filled, const struct kernel_args *run,
+                             tess_error *error) {
+    *args = pass_args(run, pass);
+    if (pass->bindings) {
+        memset(room->operands, 0, PASS_OPERANDS);
+        for (const struct binding *b = pass->bindings; b->size; b++)
+            memcpy((char *)room->operands + b->to, (const char *)run->operands + b->from, b->size);
+        args->operands = room->operands;
+    }
+    if (!plan->filled || !pass->part)
+        return TESS_OK;
+    reserve_bind(args, &room->filled, plan, pass->part, run->image);
+    return filled ? reserve_read(args, &room->filled, plan, pass->part, run->image, error)
+                  : TESS_OK;
 }
 
-tess_status kernel_ask(const struct kernel_args *args, tess_error *error) {
+static tess_status kernel_ask(const struct kernel_args *args, tess_error *error) {
     const struct kernel *kernel = args->kernel;
     const char *why = kernel->refuses_run ? kernel->refuses_run(args) : NULL;
     return why ? error_set(error, TESS_UNSUPPORTED, args->function, NULL,
@@ -94,17 +107,23 @@ tess_status kernel_ask(const struct kernel_args *args, tess_error *error) {
                : TESS_OK;
 }
 
-tess_status passes_run(const struct pass *passes, int n, const struct kernel_args *run,
+tess_status passes_run(const tess_plan *plan, const struct pass *passes, int n,
+                       const struct filling *filling, const struct kernel_args *run,
                        tess_error *error) {
-    uint64_t room[PASS_OPERANDS / sizeof(uint64_t)];
+    struct kernel_args args;
+    struct room room;
     tess_status status = TESS_OK;
     for (int i = 0; i < n && !status; i++) {
-        const struct kernel_args args = args_bind(run, &passes[i], room);
-        status = kernel_ask(&args, error);
+        status = args_bind(&args, &room, plan, &passes[i], !filling, run, error);
+        if (!status)
+            status = kernel_ask(&args, error);
     }
+    if (!status && filling)
+        status = reserve_fill(plan, filling, run->function, run->image, run->stream, error);
     for (int i = 0; i < n && !status; i++) {
-        const struct kernel_args args = args_bind(run, &passes[i], room);
-        status = args.kernel->run(&args, error);
+        status = args_bind(&args, &room, plan, &passes[i], 1, run, error);
+        if (!status)
+            status = args.kernel->run(&args, error);
     }
     return status;
 }

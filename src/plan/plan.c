@@ -21,24 +21,37 @@ void *plan_carve(const tess_plan *plan, struct carve *carve, void *operands) {
     return carve_take(carve, largest, 1);
 }
 
-/* Places the part of the image that each fused pass over tiles reads. Passes of the stages share one, which
- * the first fills. Zero, or -1 where the sum does not fit. */
+struct part *part_add(tess_plan *plan, struct pass *pass) {
+    struct part *part = &plan->parts[plan->n_parts++];
+    *part = (struct part){.pass = pass, .at = plan->image};
+    pass->part = part;
+    return part;
+}
+
+int part_close(tess_plan *plan, struct part *part, size_t size) {
+    part->size = size;
+    return size == SIZE_MAX || __builtin_add_overflow(plan->image, size, &plan->image) ? -1 : 0;
+}
+
+/* Places a part of the image for each fused pass over tiles, or one for all passes of the stages. Zero, or -1
+ * where the sum does not fit. */
 static int images_place(tess_plan *plan) {
     const struct kernel_args of_plan = plan_args(plan);
+    const struct image_services *image = &plan->backend->image;
     const int staged = plan->problem.pipeline == TESS_STAGED;
-    if (!plan->backend->image.size)
+    if (!image->size)
         return 0;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++) {
         const struct kernel_args args = pass_args(&of_plan, pass);
-        if (staged ? pass != plan->passes : !pass->kernel->rows)
+        if (staged && plan->n_parts)
+            pass->part = plan->parts;
+        if (pass->part || (!staged && !pass->kernel->rows))
             continue;
-        pass->image = plan->backend->image.size(&args);
-        pass->image_at = plan->image;
-        if (pass->image == SIZE_MAX ||
-            __builtin_add_overflow(plan->image, pass->image, &plan->image))
+        struct part *part = part_add(plan, pass);
+        if (part_close(plan, part, image->size(&args)))
             return -1;
-        if (plan->backend->image.header)
-            plan->backend->image.header(&args, pass->header);
+        if (image->header)
+            image->header(&args, part->header);
     }
     return 0;
 }
@@ -88,7 +101,7 @@ struct premises plan_premises(const tess_plan *plan) {
     return (struct premises){.problem = &plan->problem,
                              .target = &plan->target,
                              .backend = plan->backend,
-                             .filled = plan->reserved ? &plan->reserved->shape : NULL,
+                             .filled = plan->filled,
                              .block_q = plan->block_q,
                              .block_kv = plan->block_kv,
                              .n_lists = plan->n_lists,
@@ -174,10 +187,12 @@ double plan_staged_seconds(const tess_plan *plan, const tess_pattern *pattern) {
 void tess_plan_free(tess_plan *plan) {
     if (!plan)
         return;
-    work_free(&plan->work, plan->backend);
-    work_free(&plan->key_work, plan->backend);
+    work_free(&plan->work);
+    work_free(&plan->key_work);
+    for (int i = 0; i < plan->n_parts; i++)
+        reserved_free(plan->parts[i].reserved);
     free(plan->list_of);
     free(plan->scores_offset);
-    free(plan->reserved);
+    free(plan->filled);
     free(plan);
 }

@@ -28,7 +28,8 @@ struct work {
     int32_t tile_heads;                /* fused: query heads packed in a tile */
     struct schedule schedule;
     struct strips strips;      /* strips of key tiles, where dQ joins the pass over keys */
-    struct prepared *prepared; /* fused, of backends that prepare their lists */
+    struct prepared *prepared; /* fused, of families that prepare their lists */
+    const struct prepare_services *prepare; /* the family's, which made it */
 };
 
 #define PASS_OPERANDS 512 /* bytes of operands that a pass binds, at most */
@@ -41,13 +42,12 @@ struct pass {
     const struct binding *bindings; /* operation.h; NULL: the operation's own operands */
     const struct kernel *kernel;
     struct tile_shape tiles; /* shape of a fused pass over tiles; else zeros */
-    struct work *work;       /* work of the plan, shared by all passes over the same tiles */
+    struct work *work;       /* shared by all passes over the same tiles; reserved: its part's */
     int over_keys;           /* whose tiles are those of the transposed pattern */
     int joint;               /* over keys: it writes dQ as well */
     size_t workspace;        /* bytes that the kernel needs while it runs */
-    size_t image, image_at;  /* bytes of the plan's image that it fills, and where it reads */
-    uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* header of what it fills */
-    double seconds;                                        /* predicted */
+    const struct part *part; /* part of the image; NULL: it reads none */
+    double seconds;          /* predicted */
 };
 
 /* A form that a plan may have, by value: its passes have kernels, tiles and predicted seconds, and neither
@@ -61,6 +61,15 @@ struct candidate {
 
 struct reserved; /* reserve.h */
 
+/* Part of a plan's image: lists and schedule of a pass, or of all passes of the stages. An upload writes it
+ * from the plan, or a fill from a device pattern. */
+struct part {
+    const struct pass *pass;   /* whose lists these are: of several, the first */
+    size_t at, size;           /* bytes, from the image's begin */
+    struct reserved *reserved; /* lists that a fill writes; NULL: an upload writes them */
+    uint64_t header[IMAGE_HEADER_MOST / sizeof(uint64_t)]; /* an upload's */
+};
+
 /* Passes point into their plan, which is not copied. */
 struct tess_plan {
     struct problem problem;
@@ -69,17 +78,19 @@ struct tess_plan {
     int64_t block_q, block_kv, n_lists, n_tiles; /* the pattern's */
     struct pass passes[PLAN_PASSES];             /* passes of the candidate that was kept */
     int n_passes, joint;
-    struct work work;       /* work of all passes over query tiles */
-    struct work key_work;   /* work of all passes over key tiles */
+    struct work work;       /* work of all passes over query tiles, unless it is a part's */
+    struct work key_work;   /* work of all passes over key tiles, likewise */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* staged: [batch * heads_q] */
     int64_t scores_count;
-    size_t image;              /* bytes of the device image; 0 where there is none */
+    struct part parts[PLAN_PASSES]; /* parts of the image, in its order */
+    int n_parts;
+    size_t image;              /* bytes of all parts; 0 where there are none */
     size_t workspace;          /* bytes that tess_run needs: plan_carve's */
     int64_t pairs;             /* over all batches and query heads */
     double bytes;              /* least that a run moves of q, k, v and o (bytes.c); reserved: 0 */
     double predicted_seconds;  /* kernels alone, whatever the memory */
-    struct reserved *reserved; /* lists that come with the image; else NULL */
+    struct fill_shape *filled; /* lists that come with the image, but for their tiles; else NULL */
 };
 
 /* Makes a plan of what has been checked: sizes agree, the backend exists. */
@@ -116,18 +127,22 @@ tess_status plan_no_memory(tess_error *error, const char *what);
 /* Gives a plan the passes of a candidate. */
 void plan_keep(tess_plan *plan, const struct candidate *candidate);
 
+/* Begins a part of the image, after those there are, and ends it: its size is a multiple of CARVE_ALIGNMENT.
+ * part_close answers 0, or -1 where the image does not fit. */
+struct part *part_add(tess_plan *plan, struct pass *pass);
+int part_close(tess_plan *plan, struct part *part, size_t size);
+
 /* Arguments of all its kernels, as far as a plan knows them. */
 struct kernel_args plan_args(const tess_plan *plan);
 
 /* The arguments of a pass, from those of the run; its operands are still the operation's. */
 struct kernel_args pass_args(const struct kernel_args *run, const struct pass *pass);
 
-/* UNSUPPORTED where the kernel of these arguments refuses their tensors. Nothing is launched. */
-tess_status kernel_ask(const struct kernel_args *args, tess_error *error);
-
-/* Runs n passes, in their order. All kernels are asked before the first is launched, so that a run that is
- * refused has written nothing. */
-tess_status passes_run(const struct pass *passes, int n, const struct kernel_args *run,
+/* Runs n passes of a plan, in their order, after a fill of the image where `filling` is no NULL. All kernels are
+ * asked before anything is launched, so that a run that is refused has written nothing. */
+struct filling; /* reserve.h */
+tess_status passes_run(const tess_plan *plan, const struct pass *passes, int n,
+                       const struct filling *filling, const struct kernel_args *run,
                        tess_error *error);
 
 /* Keeps the candidate, or one in which dQ joins the pass over keys: lists, or tiles, and schedules of all
@@ -135,8 +150,8 @@ tess_status passes_run(const struct pass *passes, int n, const struct kernel_arg
 struct premises;
 tess_status works_make(tess_plan *plan, struct candidate *candidate,
                        const struct premises *premises, tess_error *error);
-void work_free(struct work *work, const struct backend *backend);
-size_t work_memory(const struct work *work, const struct backend *backend);
+void work_free(struct work *work);
+size_t work_memory(const struct work *work);
 
 /* Whether lists are packed for a work, and tiles copied. */
 static inline int work_packed(const struct work *work) {

@@ -1,4 +1,5 @@
 /* A plan in words. */
+#include "plan/operation.h"
 #include "plan/reserve.h"
 #include "plan/select.h"
 
@@ -61,8 +62,7 @@ static void say_caches(struct text *t, const struct problem *p) {
 static void say_problem(struct text *t, const tess_plan *plan) {
     const struct problem *p = &plan->problem;
     say(t, "%s %s on %s\n", p->pipeline == TESS_FUSED ? "fused" : "staged",
-        p->operation == TESS_ATTENTION ? "attention" : "backward of attention",
-        plan->backend->name);
+        operation_get(p->operation)->name, plan->backend->name);
     say(t, "  problem   b=%lld h=%lld hkv=%lld n=%lld nkv=%lld d=%lld dv=%lld %s scale=%.9g\n",
         (long long)p->batch, (long long)p->heads_q, (long long)p->heads_kv, (long long)p->n_q,
         (long long)p->n_kv, (long long)p->d_qk, (long long)p->d_v, tess_type_name(p->type),
@@ -85,7 +85,7 @@ static void say_problem(struct text *t, const tess_plan *plan) {
     if (modifiers_any(m))
         say(t, "\n");
     say_gradients(t, p->gradients);
-    if (plan->reserved)
+    if (plan->filled)
         return;
     double all = (double)(p->batch * p->heads_q) * (double)p->n_q * (double)p->n_kv;
     say(t, "  pattern   %lld list%s of %lld x %lld tiles, %lld tiles, density %.6g\n",
@@ -168,28 +168,35 @@ static void say_seconds(struct text *t, const tess_plan *plan, double bytes, dou
         say(t, "  floor     %.4g ms for these, as memory moves %.3g TB/s\n", 1e3 * bytes / rate,
             1e-12 * rate);
     say(t, "  predicted %.4g ms%s%s\n", seconds * 1e3,
-        plan->target.backend == TESS_CPU ? " on one thread" : "", when);
+        plan->backend->on_host ? " on one thread" : "", when);
 }
 
-static void say_reserved(struct text *t, const tess_plan *plan) {
-    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges"};
-    const struct reserved *r = plan->reserved;
+/* Tiles and bounds of the lists that a fill writes into a part. */
+static void say_part(struct text *t, const tess_plan *plan, const struct reserved *r) {
     const struct fill_shape *s = &r->shape;
-    say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
-        (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,
-        plural(plan->n_lists), (long long)s->capacity);
-    if (s->cut)
-        say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
-    say(t, "  tile      %d rows", (int)s->tile_rows);
-    if (plan->work.tile_heads > 1)
-        say(t, " of each of %d heads", (int)plan->work.tile_heads);
-    const int64_t keys = reserve_keys(plan);
+    const int64_t keys = reserve_keys(plan, r);
     const double each = (double)keys / (double)(plan->n_lists * s->tiles);
+    say(t, "  tile      %d rows", (int)s->tile_rows);
+    if (r->work.tile_heads > 1)
+        say(t, " of each of %d heads", (int)r->work.tile_heads);
     say(t, "\n  keys      %.0f of a query tile, %lld of all, %.0f pairs, at capacity\n", each,
         (long long)keys,
         (double)(plan->problem.batch * plan->problem.heads_q) * (double)s->n_q * each);
     say(t, "  schedule  %lld work item%s and %lld split tile%s at most\n", (long long)r->items,
         plural(r->items), (long long)r->combines, plural(r->combines));
+}
+
+static void say_reserved(struct text *t, const tess_plan *plan) {
+    static const char *const forms[] = {"indices", "block rows", "block bits", "ranges", "mask"};
+    const struct fill_shape *s = plan->filled;
+    say(t, "  reserved  %s of %lld x %lld blocks for %lld list%s, capacity %lld\n", forms[s->form],
+        (long long)s->block_q, (long long)s->block_kv, (long long)plan->n_lists,
+        plural(plan->n_lists), (long long)s->capacity);
+    if (s->cut)
+        say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
+    for (const struct part *part = plan->parts; part < plan->parts + plan->n_parts; part++)
+        say_part(t, plan, part->reserved);
+    say(t, "  fill_run  the bits of fill and run\n");
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
     say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");
@@ -220,7 +227,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         return 0;
     say_problem(&t, plan);
     say_kernels(&t, plan);
-    if (plan->reserved) {
+    if (plan->filled) {
         say_reserved(&t, plan);
         return t.length;
     }
@@ -229,7 +236,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
     say_work(&t, plan, &plan->work);
     say_work(&t, plan, &plan->key_work);
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
-    if (plan->target.backend == TESS_CPU)
+    if (plan->backend->on_host)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));
     else
         say(&t, ", image %zu bytes\n", plan->image);

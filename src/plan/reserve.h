@@ -7,14 +7,22 @@
 
 #include "plan/plan.h"
 
-/* A reserved plan's facts about its lists. */
+/* Facts of lists that a fill writes into a part of an image, for the kernel of one pass. */
 struct reserved {
     struct fill_shape shape;
     struct fill_splits splits;
     int64_t units;                  /* query tiles of all heads, heads packed in one once */
     int64_t items, combines, slots; /* at most */
     uint64_t layout;                /* a number of all of the above: images of other plans differ */
-    double item_seconds, key_seconds; /* predicted, of one thread */
+    double launch_seconds, item_seconds, key_seconds; /* predicted, of one thread */
+    struct work work; /* lists and schedule of the capacity, with nothing in them */
+};
+
+/* Lists and schedule in a part that a fill has written, which a run's arguments point to. */
+struct filled_work {
+    struct filled_image image;
+    struct lists lists;
+    struct schedule schedule; /* on the host alone */
 };
 
 /* Checks a device pattern against a problem and turns it into a shape, but for its tiles. */
@@ -32,26 +40,41 @@ tess_status reserve_make(tess_plan **plan, const struct problem *problem, const 
                          const struct fill_shape *shape, const tess_target *target,
                          const struct backend *backend, tess_error *error);
 
-/* Keys of all query tiles of all lists where each has as many as its capacity holds. */
-int64_t reserve_keys(const tess_plan *plan);
+void reserved_free(struct reserved *reserved);
+
+/* Bytes of what a plan knows about lists that come with the image. */
+size_t reserve_memory(const tess_plan *plan);
+
+/* Keys of all query tiles of all lists of a part where each has as many as its capacity holds. */
+int64_t reserve_keys(const tess_plan *plan, const struct reserved *reserved);
 
 /* Bytes that a run moves at least, and seconds that it is predicted to take, where a fill lists so many keys
- * (tess_fill_report); -1: reserve_keys. */
+ * (tess_fill_report); -1: reserve_keys. Bytes are those of the first pass. */
 double reserve_bytes(const tess_plan *plan, int64_t keys);
 double reserve_seconds(const tess_plan *plan, int64_t keys);
 
-/* Fills an image, in the order of the stream, from what check_filling answered. */
-tess_status reserve_fill(const tess_plan *plan, const tess_device_pattern *pattern, void *image,
-                         tess_stream stream, tess_error *error);
+/* Fills the parts of an image, in the order of the stream, from what check_filling answered. */
+struct filling {
+    const tess_device_pattern *pattern;
+    void *report; /* TESS_REPORT_SIZE bytes for a copy of the report, or NULL */
+};
+tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, const char *function,
+                         const void *image, tess_stream stream, tess_error *error);
 
-/* The job that a backend is handed: image and pattern are placed, and not looked at. */
-struct fill_job reserve_job(const tess_plan *plan, const tess_device_pattern *pattern,
-                            const void *image);
+/* The job of a part that a backend is handed: image and pattern are placed, and not looked at. */
+struct fill_job reserve_job(const tess_plan *plan, const struct part *part,
+                            const tess_device_pattern *pattern, const void *image);
 
-/* Runs a reserved plan over the image of the arguments. */
-tess_status reserve_run(const tess_plan *plan, const struct kernel_args *run, tess_error *error);
+/* Has a pass's arguments walk its part of an image; `work` is what they point to. */
+void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+                  const struct part *part, const void *image);
 
-/* Counts of an image's fill. Answers 0, or -1 where this plan has not filled it. */
+/* Reads the schedule of a filled image of the host: INVALID_ARGUMENT where this plan has not filled it. An
+ * image of a device is left to the kernels. */
+tess_status reserve_read(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
+                         const struct part *part, const void *image, tess_error *error);
+
+/* Counts of an image's fill, by its first part. Answers 0, or -1 where this plan has not filled it. */
 int reserve_report(const tess_plan *plan, const void *image, tess_fill_report *report);
 
 #endif

@@ -1,4 +1,5 @@
 /* Kernels of a plan and its query tiles, by refusals and costs. */
+#include "plan/operation.h"
 #include "plan/select.h"
 
 #include "base/status.h"
@@ -125,9 +126,7 @@ struct refusal {
  * machine. */
 static const struct kernel *kernel_pick(const struct premises *p, const struct pass *pass,
                                         const struct kernel *forced, struct refusal *refusal) {
-    *refusal = (struct refusal){OTHER_KERNEL, pass->problem.operation == TESS_ATTENTION
-                                                  ? "this backend has no kernel for it"
-                                                  : "this backend has no backward"};
+    *refusal = (struct refusal){OTHER_KERNEL, operation_get(p->problem->operation)->absent};
     for (int64_t k = 0; k < p->backend->n_kernels; k++) {
         const struct kernel *kernel = &p->backend->kernels[k];
         if (kernel->stage != pass->stage ||
@@ -273,7 +272,7 @@ static double filled_weigh(struct tile_shape *tiles, const struct premises *p,
     const double n =
         (double)problem->n_q * (double)((height + t.rows - 1) / t.rows) / (double)height;
     return (double)(problem->batch * problem->heads_q) / t.tile_heads * n *
-           (kernel->cost.item + p->keys * cost_key(&t));
+           (cost_item(&t) + p->keys * cost_key(&t));
 }
 
 /* Tiles of lowest predicted cost, of the heights that the kernel offers, and their seconds; infinite where
@@ -292,14 +291,14 @@ static tess_status kernel_weigh(struct tile_shape *tiles, double *seconds, const
         t.sums = estimate(e, *r, error);
         if (!t.sums)
             return TESS_OUT_OF_MEMORY;
-        tiles->heights[n] = (struct plan_height){*r, kernel->family->seconds(&t)};
+        tiles->heights[n] = (struct plan_height){*r, cost_launch(&t) + kernel->family->seconds(&t)};
         if (tiles->heights[n].seconds <= least) {
             least = tiles->heights[n].seconds;
             tiles->rows = *r, tiles->tile_heads = t.tile_heads;
         }
         n++;
     }
-    *seconds = kernel->cost.launch + least;
+    *seconds = least;
     return TESS_OK;
 }
 
@@ -343,7 +342,7 @@ tess_status select_tiles(struct candidate *c, const struct premises *p, struct e
         const struct kernel *kernel = pass->kernel;
         const struct trial t = select_trial(p, pass, kernel);
         if (!kernel->rows)
-            pass->seconds = kernel->cost.launch + kernel->family->seconds(&t);
+            pass->seconds = cost_launch(&t) + kernel->family->seconds(&t);
         else if (!pass->tiles.rows)
             status = pass_weigh(pass, p, pass->over_keys ? transposed : m, error);
         c->seconds += pass->seconds;

@@ -80,7 +80,7 @@ static tess_status schedule_tiles(const tess_plan *plan, const struct pass *pass
 
 /* ---- fused ---- */
 
-/* Schedule of a pass whose lists are packed, and what its backend prepares of both. */
+/* Schedule of a pass whose lists are packed, and what its family prepares of both. */
 static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass,
                                   const struct trial *trial, tess_error *error) {
     const struct kernel *kernel = pass->kernel;
@@ -88,23 +88,23 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     struct work *work = pass->work;
     const int32_t assigned =
         family->workers ? family->workers(kernel, &plan->target, trial->rows) : 1;
-    const int64_t workers =
-        plan->target.backend == TESS_CUDA ? plan->target.multiprocessors : PLAN_CPU_WORKERS;
+    const int64_t workers = plan->backend->workers(&plan->target);
     /* Two CTAs may share an item, or several a multiprocessor. Where nothing weighs what combining costs,
      * the latter count as one. */
-    const int each = assigned > 1 && (assigned < workers || kernel->cost.combine > 0);
-    struct schedule_rules rules = {.item_cost = kernel->cost.item,
+    const int each = assigned > 1 && (assigned < workers || family->combine > 0);
+    struct schedule_rules rules = {.item_cost = cost_item(trial),
                                    .key_cost = cost_key(trial),
                                    .workers = each ? assigned : workers,
                                    .min_part_keys = cost_part_keys(trial),
-                                   .combine_cost = kernel->cost.combine,
+                                   .combine_cost = family->combine,
                                    .part_cost = cost_part(trial),
                                    .may_stay_whole = !plan->problem.parts_asked};
     tess_status status =
         schedule_tiles(plan, pass, work->lists.keys, work->lists.tiles, &rules, error);
-    if (!status && plan->backend->prepare.make) {
+    if (!status && family->prepare) {
         const struct kernel_args of_plan = plan_args(plan), args = pass_args(&of_plan, pass);
-        status = plan->backend->prepare.make(&work->prepared, &args, error);
+        work->prepare = family->prepare;
+        status = work->prepare->make(&work->prepared, &args, error);
     }
     return status;
 }
@@ -126,9 +126,9 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
         return status;
     lists_sum(&sums, &work->lists);
     trial.sums = &sums;
-    const struct kernel_cost *cost = &pass->kernel->cost;
-    const double uneven = work->prepared ? plan->backend->prepare.unevenness(work->prepared) : 1;
-    pass->seconds = cost->launch + (work->schedule.n_combines ? cost->combine : 0) +
+    const double uneven = work->prepared ? work->prepare->unevenness(work->prepared) : 1;
+    pass->seconds = cost_launch(&trial) +
+                    (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
                     cost_lists(&trial) * uneven +
                     (pass->joint ? joint_seconds(&plan->problem, &work->strips) : 0);
     return TESS_OK;
@@ -262,20 +262,20 @@ tess_status works_make(tess_plan *plan, struct candidate *candidate, const struc
     return status;
 }
 
-void work_free(struct work *work, const struct backend *backend) {
+void work_free(struct work *work) {
     bcsr_free(&work->bcsr);
     free(work->entries);
     lists_free(&work->lists);
     schedule_free(&work->schedule);
     strips_free(&work->strips);
     if (work->prepared)
-        backend->prepare.free(work->prepared);
+        work->prepare->free(work->prepared);
 }
 
-size_t work_memory(const struct work *work, const struct backend *backend) {
+size_t work_memory(const struct work *work) {
     return (work_packed(work) ? lists_memory(&work->lists) : 0) +
            (work_copied(work) ? bcsr_memory(&work->bcsr) : 0) +
            (work->entries ? (size_t)work->bcsr.n_tiles * sizeof *work->entries : 0) +
-           (work->prepared ? backend->prepare.memory(work->prepared) : 0) +
+           (work->prepared ? work->prepare->memory(work->prepared) : 0) +
            schedule_memory(&work->schedule) + strips_memory(&work->strips);
 }

@@ -46,7 +46,7 @@ struct on_device {
 };
 
 static void device_make(struct on_device *d, const tess_plan *plan, const struct device_lists *l) {
-    const size_t scratch = backend_get(TESS_CUDA)->fill.scratch(&plan->reserved->shape);
+    const size_t scratch = backend_get(TESS_CUDA)->fill.scratch(&plan->parts->reserved->shape);
     const size_t size = tess_plan_image_size(plan);
     char *poison = malloc(size > scratch ? size : scratch);
     *d = (struct on_device){.pattern = l->listed.pattern};
@@ -62,7 +62,7 @@ static void device_make(struct on_device *d, const tess_plan *plan, const struct
     done(lab_device_to_device(TESS_CUDA, d->image, poison, size));
     done(lab_device_to_device(TESS_CUDA, d->scratch, poison, scratch));
     free(poison);
-    d->job = reserve_job(plan, &d->pattern, d->image);
+    d->job = reserve_job(plan, plan->parts, &d->pattern, d->image);
     d->job.target = &device, d->job.scratch = d->scratch;
 }
 
@@ -192,8 +192,8 @@ static void replays_of(const struct device_sizes *s, uint64_t seed) {
         done(lab_device_graph_launch(TESS_CUDA, graph, stream));
         done(lab_device_synchronize(TESS_CUDA));
         done(lab_device_to_host(TESS_CUDA, memory, d.image, size));
-        const struct fill_job host = reserve_job(plan, NULL, device_image(&image));
-        const struct fill_job other = reserve_job(plan, NULL, memory);
+        const struct fill_job host = reserve_job(plan, plan->parts, NULL, device_image(&image));
+        const struct fill_job other = reserve_job(plan, plan->parts, NULL, memory);
         filled_same(&host, &other, step);
     }
     lab_device_graph_free(TESS_CUDA, graph);

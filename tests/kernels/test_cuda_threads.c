@@ -50,6 +50,7 @@ static const char *const cases[] = {
     "h=8,hkv=1,n=1,nkv=4096,d=128,dtype=bf16,topk=256",
     "h=8,hkv=1,n=1,nkv=4096,d=128,dtype=bf16,topk=256,kvtype=e4m3,kvscale=token",
     "h=8,hkv=1,n=2,nkv=60000,d=64,dtype=bf16,topk=256",
+    "h=4,n=384,d=128,dtype=bf16,block=192x1,topk=200,form=bits",
     "h=8,hkv=1,n=2,nkv=30000,d=64,dtype=bf16,topk=2048,entries=u",
     "h=4,n=256,nkv=1024,d=64,dtype=bf16,block=64x64,topk=8",
     "h=2,n=256,nkv=1024,d=64,dtype=bf16,block=128x64,topk=8,form=bits",

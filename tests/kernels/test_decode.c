@@ -222,7 +222,7 @@ static void image_fill(struct decoding *t) {
     memset(host, 0xaa, size);
     assert_int_equal(check_filling(&given, &t->lists.listed.pattern, t->plan, "test", &error),
                      TESS_OK);
-    const struct fill_job job = reserve_job(t->plan, &given, host);
+    const struct fill_job job = reserve_job(t->plan, t->plan->parts, &given, host);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     combines += job.header->combines;
     for (int64_t T = 0; T < job.shape->batches * job.shape->heads * job.shape->tiles; T++)
@@ -411,7 +411,7 @@ static void lists_limit(struct device_lists *l, uint64_t step) {
     device_lists_expect(l);
 }
 
-/* One capture of a fill, a run and a copy of the report serves lists, counts, lengths and page tables that change. */
+/* One capture of a fill and run with its report serves lists, counts, lengths and page tables that change. */
 static void graphs_follow_lists(void **state) {
     (void)state;
     int64_t counted = 0;
@@ -425,11 +425,10 @@ static void graphs_follow_lists(void **state) {
         arguments_make(&t);
         assert_int_equal(lab_listed_place(&t.lists.listed, &t.mirror, &given), 0);
         assert_null(lab_device_graph_begin(TESS_CUDA, t.stream));
-        assert_int_equal(
-            tess_plan_fill(t.plan, &given, t.image, tess_plan_image_size(t.plan), NULL, t.stream),
-            TESS_OK);
-        assert_int_equal(tess_run(t.plan, &t.arguments, NULL, t.stream), TESS_OK);
-        assert_null(lab_device_copy(TESS_CUDA, kept, t.image, sizeof host, t.stream));
+        t.arguments.image = NULL;
+        assert_int_equal(tess_plan_fill_run(t.plan, &given, t.image, tess_plan_image_size(t.plan),
+                                            kept, &t.arguments, NULL, t.stream),
+                         TESS_OK);
         assert_null(lab_device_graph_end(TESS_CUDA, t.stream, &graph));
         counted += t.lists.sizes.counts;
         for (uint64_t replay = 0; replay < REPLAYS; replay++) {

@@ -27,19 +27,19 @@ static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t
     return plan;
 }
 
-/* Each pass over tiles finds its own part of the image. */
 /* The header stands in the plan from its making on: no upload makes one. */
-static void has_header(const struct pass *pass) {
-    const struct image_header *h = (const struct image_header *)(const void *)pass->header;
+static void has_header(const struct part *part) {
+    const struct image_header *h = (const struct image_header *)(const void *)part->header;
     assert_true(h->magic == IMAGE_MAGIC && h->arrays > 1 && h->arrays <= IMAGE_ARRAYS);
     assert_true(h->array[0].offset >= (int64_t)sizeof *h);
     for (int64_t i = 0; i < h->arrays; i++) {
-        assert_true(h->array[i].offset <= (int64_t)pass->image);
+        assert_true(h->array[i].offset <= (int64_t)part->size);
         assert_true(i == 0 || h->array[i].offset >= h->array[i - 1].offset);
         assert_true(h->array[i].count == h->array[i].capacity && h->array[i].count >= 0);
     }
 }
 
+/* Each pass over tiles finds its own part of the image. */
 static void kernels_and_images(void **state) {
     (void)state;
     static const struct {
@@ -60,10 +60,14 @@ static void kernels_and_images(void **state) {
         assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS), cases[i].rows);
         size_t sum = 0;
         for (int p = 0; p < plan->n_passes; p++) {
-            assert_int_equal(plan->passes[p].image > 0, plan->passes[p].kernel->rows != NULL);
-            if (plan->passes[p].image)
-                assert_int_equal(plan->passes[p].image_at, sum), has_header(&plan->passes[p]);
-            sum += plan->passes[p].image;
+            const struct part *part = plan->passes[p].part;
+            assert_int_equal(part != NULL, plan->passes[p].kernel->rows != NULL);
+            if (!part)
+                continue;
+            assert_ptr_equal(part->pass, &plan->passes[p]);
+            assert_int_equal(part->at, sum);
+            has_header(part);
+            sum += part->size;
         }
         assert_int_equal(tess_plan_image_size(plan), sum);
         tess_plan_free(plan);

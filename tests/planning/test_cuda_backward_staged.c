@@ -173,8 +173,9 @@ static void passes_share_the_image(void **state) {
             const struct kernel_args args = pass_args(&of_plan, pass);
             const struct staged_params p =
                 staged_params_planned(&args, (void *)(uintptr_t)IMAGE_ALIGNMENT);
-            assert_int_equal(pass->image, i ? 0 : plan->image);
-            assert_int_equal(pass->image_at, 0);
+            assert_ptr_equal(pass->part, plan->parts);
+            assert_int_equal(pass->part->size, plan->image);
+            assert_int_equal(pass->part->at, 0);
             assert_int_equal(cuda_image_size(&args), plan->image);
             first = i ? first : p;
             assert_memory_equal(&p.image, &first.image, sizeof p.image);

@@ -164,14 +164,16 @@ static void cuda_decode_parts_are_short(void **state) {
         pattern.n_q = 1, pattern.n_kv = 8192, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = cases[i].keys;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error), TESS_OK);
-        assert_int_equal(plan->reserved->splits.part_keys, cases[i].least);
-        assert_int_equal(plan->reserved->items, cases[i].items);
+        assert_int_equal(plan->parts->reserved->splits.part_keys, cases[i].least);
+        assert_int_equal(plan->parts->reserved->items, cases[i].items);
         tess_plan_free(plan);
     }
 }
 
-/* Lists of large blocks go to Hopper's forward, others to decode; who asks for it by name is told why not. */
+/* Lists of large blocks and of high columns go to Hopper's forward, others to decode; who asks for it by name is told
+ * why not. */
 #define BLOCKS "cuda_decode_bf16_sm90_blocks_"
+#define COLUMNS "cuda_decode_bf16_sm90_columns_"
 static void cuda_block_lists_go_to_the_forward(void **state) {
     (void)state;
     cuda_table_needed();
@@ -190,7 +192,19 @@ static void cuda_block_lists_go_to_the_forward(void **state) {
         {64, 64, 4096, 192, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d256_r64"},
         {1, 64, 4096, 64, 0, 16, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64"},
         {64, 64, 4, 64, 0, 16, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
-        {64, 8, 4096, 64, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
+        {64, 8, 4096, 64, 0, 4, 90, TESS_INDICES, NULL, COLUMNS "d64"},
+        {64, 1, 4096, 128, 0, 4, 90, TESS_BLOCK_BITS, NULL, COLUMNS "d128"},
+        {128, 4, 4096, 128, 0, 4, 90, TESS_BLOCK_ROWS, NULL, COLUMNS "d128_r128"},
+        {192, 1, 4096, 128, 0, 4, 90, TESS_BLOCK_BITS, NULL, COLUMNS "d128_r192"},
+        {384, 2, 4096, 64, 0, 4, 90, TESS_INDICES, NULL, COLUMNS "d64_r192"},
+        {192, 1, 4096, 128, 0, 4, 80, TESS_INDICES, NULL, "cuda_decode_bf16_d128_r64"},
+        {192, 1, 4096, 128, 64, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d128_r64"},
+        {32, 1, 4096, 128, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d128_r64"},
+        {192, 1, 63, 128, 0, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d128_r64"},
+        {192, 1, 4096, 128, 0, 4, 90, TESS_RANGES, COLUMNS "d128_r192", "192 queries"},
+        {256, 1, 4096, 128, 0, 4, 90, TESS_INDICES, COLUMNS "d128_r192", "192 queries"},
+        {64, 16, 4096, 128, 0, 4, 90, TESS_INDICES, COLUMNS "d128", "64 queries"},
+        {64, 1, 4096, 128, 64, 4, 90, TESS_INDICES, COLUMNS "d128", "page_size must be 0"},
         {64, 64, 4096, 64, 8, 4, 90, TESS_INDICES, NULL, "cuda_decode_bf16_d64_r64"},
         {64, 1, 4096, 64, 0, 4, 90, TESS_RANGES, BLOCKS "d64", "8 queries and 16 keys or more"},
         {4, 64, 4096, 64, 0, 4, 90, TESS_INDICES, BLOCKS "d64", "8 queries and 16 keys or more"},

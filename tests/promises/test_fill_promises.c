@@ -85,10 +85,16 @@ static void fills_and_runs_allocate_nothing(void **state) {
             const tess_status filled = tess_plan_fill(plan, &l.listed.pattern, device_image(&image),
                                                       a.image_size, &error, NULL);
             const tess_status ran = tess_run(plan, &a, &error, NULL);
+            tess_arguments without = a;
+            without.image = NULL;
+            const tess_status both =
+                tess_plan_fill_run(plan, &l.listed.pattern, device_image(&image), a.image_size,
+                                   NULL, &without, &error, NULL);
             const int64_t calls = alloc_calls();
             alloc_refuse(0, 0);
             assert_int_equal(filled, TESS_OK);
             assert_int_equal(ran, TESS_OK);
+            assert_int_equal(both, TESS_OK);
             assert_int_equal(calls, 0);
             if (lab_buffer_check(&workspace, "workspace", why))
                 fail_msg("%s", why);

@@ -102,12 +102,15 @@ paths() {
     ordered lab 'case files device fill memory oracle lists run check'
     forbid 'the lab knows src' "$include(.*/src/|src/|$(paths src))" $(all lab)
     forbid 'bench or tools know src' "$include(.*/src/|src/|$(paths src))" $(all bench tools)
+    forbid 'the Python package knows more than the shared library and packages of callers' \
+        '^[[:space:]]*(import|from)[[:space:]]+(bench|lab|tests|tools|examples|subprocess|cffi)([ .]|$)' python/tessera/*.py
     forbid 'examples know more than the header and libc' "$include(\.\.|src/|tests/|lab/|tools/)" $(all examples)
 
     skip=src/plan/backend.c # include guards end in H; architecture.cuh asks which CUDA, not whether
     forbid 'a test for CUDA outside src/plan/backend.c' \
         '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef|elif).*(CUDA|NVCC)(.*[^H])?$' \
         $(all src include | grep -v '/device/architecture.cuh$')
+    forbid 'a backend that planning asks for by name' '[!=]= *TESS_(CPU|CUDA)[^_A-Z]' $(all src/plan)
     skip=
     forbid 'CUDA outside src/cuda, the baselines of bench, the device of the lab and its example' \
         "$include.*(cuda_|cublas|cusparse)" $(all tests tools) \

@@ -122,7 +122,7 @@ sanitized() {
 }
 
 # What takes longest begins first.
-for test in cuda cuda_bits cuda_fill cuda_order cuda_threads decode api plan; do
+for test in cuda cuda_bits cuda_fill cuda_pool cuda_order cuda_threads decode api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || beside "test_$test" 400 "$stage/test_$test"
 done
 ! asked tests || [ ! -x "$stage/generate_cuda" ] || beside 'generate_cuda' 60 "$stage/generate_cuda"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What launches of CUDA set of a function, context or module, all host threads share: device/launch.cuh alone sets it,
 # from a template's constant. Kernels over filled lists, which start early, read nothing by the read-only path, nor
-# does what reads modifiers. Usage: tests/scripts/launches.sh [ROOT]
+# does what reads modifiers, and include nothing of work/gather.cuh, which reads lists of the host. Usage: tests/scripts/launches.sh [ROOT]
 # Prints every line that does otherwise; exit 1 if there is any. Without ROOT it also looks at copies that it
 # has spoilt, and fails where these pass.
 here=$(cd "$(dirname "$0")/../.." && pwd) || exit 2
@@ -12,9 +12,9 @@ held() {
     sources=$(find "$1/src/cuda" -type f \( -name '*.[ch]' -o -name '*.cuh' -o -name '*.in' \))
     [ -n "$sources" ] || { echo 'no files: src/cuda'; return 2; }
     # shellcheck disable=SC2046,SC2086
-    found=$(grep -nE '__ldg *\(|ld\.global\.nc' /dev/null \
+    found=$(grep -nE '__ldg *\(|ld\.global\.nc|"work/gather\.cuh"' /dev/null \
         $(printf '%s\n' $sources | grep -E '/src/cuda/((decode|fill|work|forward/sm90/filled)/|device/modify\.cuh)' |
-            grep -v '/work/gather\.cuh$')) # of lists that the host has prepared
+            grep -v '/work/gather\.cuh$'))
     [ -z "$found" ] || { printf 'read-only loads in kernels that start early:\n%s\n' "$found"; return 1; }
     launch=$1/src/cuda/device/launch.cuh
     # shellcheck disable=SC2086 # no name in this tree has a space
@@ -49,4 +49,5 @@ spoilt 'a limit of a plan' backward/kernel.cuh \
 spoilt 'an argument' device/launch.cuh 's|launch_shared(const void \*kernel)|launch_shared(const void *kernel, int most)|'
 spoilt 'another number' device/launch.cuh 's|MOST < room ? MOST : room|room|'
 spoilt 'a cache preference' host/device.c 's|^    cudaFree(memory);|    cudaDeviceSetCacheConfig(1);|'
+spoilt 'lists of the host' decode/keys.cuh 's|work/views.cuh|work/gather.cuh|'
 spoilt 'a read-only load' work/item.cuh 's|p\.lengths\[tile\.batch\]|__ldg(p.lengths + tile.batch)|'

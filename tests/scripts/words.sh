@@ -5,7 +5,8 @@
 cd "${1:-$(dirname "$0")/../..}" || exit 2
 
 # Folders for both rules, and folders for comments alone: their identifiers are not swept yet.
-swept='src/base src/lists src/pattern src/cpu src/api.c src/device_lists.c src/info.c src/merge.c src/one_call.c src/select.c
+swept='src/base src/lists src/pattern src/cpu src/api.c src/columns.c src/device_lists.c src/info.c src/merge.c src/one_call.c
+    src/pool.c src/select.c
     include lab bench tools examples tests/files tests/fuzz tests/kernels tests/package tests/promises tests/scripts
     tests/support tests/unit'
 comments='src/plan src/cuda tests/planning'

@@ -41,7 +41,7 @@ const int32_t device_paddings[DEVICE_PADDINGS][DEVICE_PADDING] = {
 };
 
 struct device_sizes device_sizes_draw(uint64_t seed) {
-    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, 3)};
+    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, 3, 4)};
     s.batch = PICK(1, 1, 1, 2, 3);
     s.heads_kv = PICK(2, 1, 1, 2, 3);
     s.heads_q = s.heads_kv * PICK(3, 1, 2, 3, 4, 8, 16);
@@ -55,7 +55,7 @@ struct device_sizes device_sizes_draw(uint64_t seed) {
     const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
     const int64_t all = s.list_batch * s.list_heads * rows * cols;
     s.hostile = (int)PICK(10, 0, 1);
-    if (s.form == TESS_INDICES)
+    if (s.form == TESS_INDICES || s.form == TESS_MASK)
         s.capacity = PICK(19, 0, 1) ? cols : 1 + lab_below(seed, 78, 1, cols);
     else if (s.form == TESS_RANGES)
         s.capacity = PICK(11, 1, 2, 3, 4);

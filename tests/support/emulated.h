@@ -19,6 +19,7 @@
 #define __align__(bytes) _Alignas(bytes)
 #define __launch_bounds__(...)
 #define FILL_ROLLED
+#define FILL_UNROLLED
 
 struct emulated_place {
     uint32_t x;
@@ -65,6 +66,7 @@ uint64_t emulated_warp(enum emulated_operation operation, uint64_t x, int argume
 #define __popc(x) __builtin_popcount(x)
 #define __popcll(x) __builtin_popcountll(x)
 #define __ffs(x) __builtin_ffs(x)
+#define __clz(x) __builtin_clz((unsigned)(x))
 static inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t sum) {
     for (int i = 0; i < 32; i += 8)
         sum += (a >> i & 255) * (b >> i & 255);

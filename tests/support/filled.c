@@ -31,6 +31,21 @@ static void items_same(const struct fill_job *a, const struct fill_job *b, uint6
     }
 }
 
+/* Words of the blocks of tile T that have some, and which of their keys are listed. */
+static void masks_same(const struct fill_job *a, const struct fill_job *b, int64_t T,
+                       uint64_t seed) {
+    const struct fill_shape *s = a->shape;
+    const struct fill_arrays *x = &a->arrays, *y = &b->arrays;
+    const int64_t bits = LIST_MASKED_KINDS * T + LIST_BITS;
+    for (int64_t i = x->masked_ptr[bits]; i < x->masked_end[bits]; i++) {
+        const int64_t word = x->masked[i].u.word;
+        same(x->words, y->words, word, word + s->block_kv * fill_words(s), sizeof *x->words,
+             "words of tile", T, seed);
+        same(x->listed, y->listed, i * fill_listed_words(s), (i + 1) * fill_listed_words(s),
+             sizeof *x->listed, "listed keys of tile", T, seed);
+    }
+}
+
 void filled_same(const struct fill_job *a, const struct fill_job *b, uint64_t seed) {
     const struct fill_shape *s = a->shape;
     const struct fill_arrays *x = &a->arrays, *y = &b->arrays;
@@ -50,8 +65,9 @@ void filled_same(const struct fill_job *a, const struct fill_job *b, uint64_t se
         same(x->full, y->full, x->full_ptr[T], x->full_end[T], sizeof *x->full, "runs of tile", T,
              seed);
         same(x->masked, y->masked, x->masked_ptr[LIST_MASKED_KINDS * T],
-             x->masked_end[LIST_MASKED_KINDS * T + LIST_BAND], sizeof *x->masked, "bands of tile",
-             T, seed);
+             x->masked_end[LIST_MASKED_KINDS * T + LIST_BITS], sizeof *x->masked,
+             "masked runs of tile", T, seed);
+        masks_same(a, b, T, seed);
     }
     items_same(a, b, seed);
 }
@@ -68,8 +84,8 @@ void filled_alike(const struct device_lists *l, filled_filler *fill, uint64_t se
     assert_non_null(memory);
     memset(memory, 0x5a, size);
     fill(plan, l, memory, seed);
-    const struct fill_job host = reserve_job(plan, NULL, device_image(&image));
-    const struct fill_job other = reserve_job(plan, NULL, memory);
+    const struct fill_job host = reserve_job(plan, plan->parts, NULL, device_image(&image));
+    const struct fill_job other = reserve_job(plan, plan->parts, NULL, memory);
     filled_same(&host, &other, seed);
     free(memory);
     lab_buffer_free(&image);
@@ -84,7 +100,8 @@ void filled_cases(filled_filler *fill, uint64_t cases) {
             s.n_q = 1 + lab_below(seed, 9, 1, 4), s.block_q = 1, s.block_kv = 1 + (seed % 16 == 0);
             s.n_kv = 3000 + lab_below(seed, 9, 2, 60000);
             s.capacity = 1 + lab_below(seed, 9, 3, 5000);
-            if (s.form == TESS_INDICES && s.capacity > s.n_kv / s.block_kv)
+            if (s.form != TESS_BLOCK_ROWS && s.form != TESS_BLOCK_BITS &&
+                s.capacity > s.n_kv / s.block_kv)
                 s.capacity = s.n_kv / s.block_kv;
             if (seed % 24 == 0) /* block rows of several tiles */
                 s.n_q = 1 + lab_below(seed, 9, 1, 150), s.block_q = 64;

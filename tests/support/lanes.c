@@ -75,11 +75,13 @@ void lane_free(struct lane *l) {
 
 const char *lane_run(const struct lane *l, tess_error *error) {
     const struct lab_planned *p = &l->planned;
-    tess_status status = TESS_OK;
+    tess_arguments a = l->sight.arguments;
     if (p->listed)
-        status = tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, l->stream);
-    if (!status)
-        status = tess_run(p->plan, &l->sight.arguments, error, l->stream);
+        a.image = NULL;
+    const tess_status status = p->listed
+                                   ? tess_plan_fill_run(p->plan, &p->lists, p->place, p->image.size,
+                                                        NULL, &a, error, l->stream)
+                                   : tess_run(p->plan, &a, error, l->stream);
     return status ? error->message : NULL;
 }
 

@@ -17,6 +17,13 @@ static inline tess_problem problem_make(int64_t n) {
     return p;
 }
 
+/* A problem that every kernel of its stage computes. */
+static inline tess_problem problem_for_all(int64_t n) {
+    tess_problem p = problem_make(n);
+    p.type = TESS_BF16, p.d_qk = p.d_v = 32;
+    return p;
+}
+
 static inline tess_plan *plan_created(const tess_problem *problem, const tess_pattern *pattern) {
     tess_error error = tess_error_init();
     tess_plan *plan = NULL;

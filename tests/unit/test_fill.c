@@ -41,8 +41,8 @@ static void ends_of_ranges(void **state) {
 /* Every filler splits alike: the numbers themselves. */
 static void splits_are_these(void **state) {
     (void)state;
-    const struct fill_splits s = {100, 256, 4, 0}, whole = {100, 256, 4, 1};
-    const struct fill_splits decode = {100, 32, 132, 1};
+    const struct fill_splits s = {100, 256, 4, 0, 0, 0}, whole = {100, 256, 4, 1, 0, 0};
+    const struct fill_splits decode = {100, 32, 132, 1, 0, 0};
     static const int64_t of_decode[][2] = {{63, 1},    {64, 2},    {287, 8},   {1023, 31},
                                            {1087, 32}, {2048, 32}, {4095, 32}, {4223, 32},
                                            {4224, 33}, {8192, 64}};
@@ -99,11 +99,18 @@ static void cuts_are_exact(void **state) {
 
 /* Bounds that sizes rest on. */
 static void splits_keep_their_bounds(void **state) {
+    int64_t rounds = 0;
     (void)state;
     for (uint64_t x = 0; x < 3000; x++) {
-        const struct fill_splits s = {lab_below(2, 1, x, 5) * 50, 32 << lab_below(2, 2, x, 6),
-                                      1 + lab_below(2, 3, x, 130), lab_below(2, 7, x, 2)};
+        struct fill_splits s = {lab_below(2, 1, x, 5) * 50,
+                                32 << lab_below(2, 2, x, 6),
+                                1 + lab_below(2, 3, x, 130),
+                                lab_below(2, 7, x, 2),
+                                0,
+                                0};
         const int64_t units = 1 + lab_below(2, 4, x, 40);
+        if (lab_below(2, 9, x, 2))
+            fill_last_round(&s, units);
         int64_t total = 0, extra = 0, split = 0, slots = 0;
         for (int64_t u = 0; u < units; u++)
             total += s.item + lab_below(x, 5, (uint64_t)u, 1 << lab_below(x, 6, (uint64_t)u, 17));
@@ -111,16 +118,40 @@ static void splits_keep_their_bounds(void **state) {
         for (int64_t u = 0; u < units; u++) {
             const int64_t keys =
                 lab_below(x, 5, (uint64_t)u, 1 << lab_below(x, 6, (uint64_t)u, 17));
-            const int32_t parts = fill_parts(&s, keys, share);
+            const int32_t parts = fill_unit_parts(&s, u, keys, share);
+            rounds += parts > fill_parts(&s, keys, share);
             assert_true(parts >= 1 && (parts == 1 || keys / parts >= s.part_keys));
             assert_true(parts <= 32 || keys / parts >= 128);
             assert_true(parts <= fill_parts_most(&s, keys + lab_below(x, 8, (uint64_t)u, 99)));
-            assert_true(!s.whole || parts == 1 || (s.item + keys) / parts >= share);
+            assert_true(!s.whole || parts == 1 || (s.item + keys) / parts >= share ||
+                        (u >= s.last && parts <= s.last_parts && keys / parts >= FILL_LAST_KEYS));
             extra += parts - 1, split += parts > 1, slots += parts > 1 ? parts : 0;
         }
-        assert_true(extra <= 2 * s.workers - 1 && split <= 2 * s.workers - 1);
+        const int64_t most = (s.last_parts > 1 ? 3 : 2) * s.workers - 1;
+        assert_true(extra <= most && split <= most);
         assert_int_equal(slots, extra + split);
     }
+    assert_true(rounds > 0);
+}
+
+/* Units behind the last whole round have parts for all workers. */
+static void last_rounds_are_split(void **state) {
+    struct fill_splits s = {.item = 100, .part_keys = 128, .workers = 132, .whole = 1};
+    (void)state;
+    fill_last_round(&s, 4104);
+    assert_true(s.last == 4092 && s.last_parts == 11);
+    assert_int_equal(fill_unit_parts(&s, 4091, 8192, 100000), 1);
+    assert_int_equal(fill_unit_parts(&s, 4092, 8192, 100000), 11);
+    assert_int_equal(fill_unit_parts(&s, 4092, 2304, 100000), 9);
+    assert_int_equal(fill_unit_parts(&s, 4092, 511, 100000), 1);
+    assert_int_equal(fill_unit_parts(&s, 4092, 8192, 400), 20);
+    fill_last_round(&s, 131); /* shares split these */
+    assert_int_equal(s.last_parts, 0);
+    fill_last_round(&s, 264);
+    assert_int_equal(s.last_parts, 0);
+    s.whole = 0;
+    fill_last_round(&s, 4104);
+    assert_int_equal(s.last_parts, 0);
 }
 
 /* Parts of decode: each key once, none without keys, and cut where groups of keys end; of lists long and short. */
@@ -161,17 +192,49 @@ static void keys_are_found(const int32_t *at, int32_t stride, int64_t n, int64_t
 }
 
 static void tiles_are_walked(const tess_plan *plan, const void *image) {
-    const struct fill_job job = reserve_job(plan, NULL, image);
+    const struct fill_job job = reserve_job(plan, plan->parts, NULL, image);
     const struct fill_arrays *a = &job.arrays;
     const int64_t tiles = job.shape->batches * job.shape->heads * job.shape->tiles;
     for (int64_t T = 0; T < tiles; T++) {
-        const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+        const int64_t masked =
+            LIST_MASKED_KINDS * T + (job.shape->form == TESS_MASK ? LIST_BITS : LIST_BAND);
         int64_t total = 0;
         keys_are_found(&a->full[a->full_ptr[T]].key, 2, a->full_end[T] - a->full_ptr[T], a->keys[T],
                        &total);
-        keys_are_found(&a->masked[a->masked_ptr[band]].key, 4,
-                       a->masked_end[band] - a->masked_ptr[band], a->keys[T], &total);
+        keys_are_found(&a->masked[a->masked_ptr[masked]].key, 4,
+                       a->masked_end[masked] - a->masked_ptr[masked], a->keys[T], &total);
         assert_int_equal(total, a->keys[T]);
+    }
+}
+
+/* Element (r, key) of tile T: of a full run, or of a run of bits whose row has the bit. */
+static int element(const struct fill_job *job, int64_t T, int64_t r, int64_t key) {
+    const struct fill_arrays *a = &job->arrays;
+    const int64_t bits = LIST_MASKED_KINDS * T + LIST_BITS;
+    int found = 0;
+    for (int64_t i = a->full_ptr[T]; i < a->full_end[T]; i++)
+        found += key >= a->full[i].key && key < a->full[i].key + a->full[i].count;
+    for (int64_t i = a->masked_ptr[bits]; i < a->masked_end[bits]; i++) {
+        const struct list_masked *run = &a->masked[i];
+        const int64_t c = key - run->key, word = run->u.word + c * fill_words(job->shape) + r / 64;
+        found += c >= 0 && c < run->count && (a->words[word] >> r % 64 & 1);
+    }
+    return found;
+}
+
+/* A mask's lists pair by pair, against what tess_pattern_from_mask is handed: the elements listed today. */
+static void masks_are_exact(const struct device_lists *l, const tess_plan *plan,
+                            const void *image) {
+    const struct fill_job job = reserve_job(plan, plan->parts, NULL, image);
+    const struct fill_shape *s = job.shape;
+    for (int64_t T = 0; T < s->batches * s->heads * s->tiles && s->form == TESS_MASK; T++) {
+        const int64_t list = T / s->tiles, first = fill_tile_row(s, T % s->tiles);
+        for (int64_t i = first; i < fill_tile_row(s, T % s->tiles + 1); i++)
+            for (int64_t key = 0; key < s->n_kv; key++)
+                if (element(&job, T, i - first, key) !=
+                    l->mask[(list * s->n_q + i) * s->n_kv + key])
+                    fail_msg("list %d: query %d lists key %d %d times", (int)list, (int)i, (int)key,
+                             element(&job, T, i - first, key));
     }
 }
 
@@ -212,6 +275,7 @@ static void generated_case(uint64_t seed) {
     tess_plan *plan = device_plan(&l, &problem, &image);
     device_fill(&l, plan, &image);
     tiles_are_walked(plan, device_image(&image));
+    masks_are_exact(&l, plan, device_image(&image));
     tess_arguments a = arguments_of(&t, plan, device_image(&image));
     a.alibi = scoring.alibi, a.sink = scoring.sink;
     a.seed = problem.dropout > 0 ? &word : NULL;
@@ -333,12 +397,12 @@ static void rows_that_overlap(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends_of_ranges),          cmocka_unit_test(cuts_are_exact),
-        cmocka_unit_test(splits_are_these),        cmocka_unit_test(splits_keep_their_bounds),
-        cmocka_unit_test(right_within_the_bounds), cmocka_unit_test(padding_anywhere),
-        cmocka_unit_test(far_keys_are_sorted),     cmocka_unit_test(counts_at_the_capacity),
-        cmocka_unit_test(blocks_at_the_capacity),  cmocka_unit_test(rows_that_overlap),
-        cmocka_unit_test(parts_cover_keys_once),
+        cmocka_unit_test(ends_of_ranges),         cmocka_unit_test(cuts_are_exact),
+        cmocka_unit_test(splits_are_these),       cmocka_unit_test(splits_keep_their_bounds),
+        cmocka_unit_test(last_rounds_are_split),  cmocka_unit_test(right_within_the_bounds),
+        cmocka_unit_test(padding_anywhere),       cmocka_unit_test(far_keys_are_sorted),
+        cmocka_unit_test(counts_at_the_capacity), cmocka_unit_test(blocks_at_the_capacity),
+        cmocka_unit_test(rows_that_overlap),      cmocka_unit_test(parts_cover_keys_once),
     };
     cases = argc > 1 ? atoll(argv[1]) : cases;
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

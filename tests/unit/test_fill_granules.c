@@ -1,7 +1,7 @@
 /*
- * Granules of filled block lists, as Hopper's forward walks them: over drawn images the scores that steps of
- * 64 places count are, each once, those of what the pattern lists and a page holds, tile by tile and part by
- * part.
+ * Granules of filled block lists, and keys of columns, as Hopper's forward walks them: over drawn images the scores
+ * that steps of 64 places count are, each once, those of what the pattern lists and a page holds, tile by tile and
+ * part by part.
  *
  *     test_fill_granules [CASES] [FIRST SEED]     300 from seed 1 unless given
  */
@@ -25,7 +25,8 @@ enum { GROUP = 64, WORK = 400000, PAGES = 1000 };
 static int64_t cases = 300, first_seed = 1;
 
 /* Counts of what the draws had. */
-static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules;
+static int64_t parts, cuts, shorts, whole_steps, empty_granules, absent_granules, masked_granules,
+    columns, bands_of_columns;
 
 /* ---- windows ---- */
 
@@ -67,7 +68,7 @@ static void bits_of_threads(void **state) {
 /* ---- images ---- */
 
 static struct device_sizes sizes_draw(uint64_t seed) {
-    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2)};
+    struct device_sizes s = {.form = (tess_form)PICK(0, 0, 1, 2, TESS_MASK)};
     s.batch = PICK(1, 1, 2);
     s.heads_kv = PICK(2, 1, 2);
     s.heads_q = s.heads_kv * PICK(3, 1, 2, 6);
@@ -77,11 +78,16 @@ static struct device_sizes sizes_draw(uint64_t seed) {
     s.n_kv = PICK(7, 40, 300, 700, 2100, 5000);
     s.block_q = PICK(8, 8, 16, 64, 128, 192);
     s.block_kv = PICK(9, 16, 32, 64, 128);
+    if (s.form != TESS_MASK && PICK(24, 0, 0, 1))
+        s.n_q = PICK(25, 192, 200, 300), s.block_q = PICK(26, 64, 128, 192),
+        s.block_kv = PICK(27, 1, 2, 4, 8);
     while (s.n_kv > 1 && s.batch * s.list_heads * s.n_q * s.n_kv > WORK)
         s.n_kv = (s.n_kv + 1) / 2;
     const int64_t rows = (s.n_q + s.block_q - 1) / s.block_q;
     const int64_t cols = (s.n_kv + s.block_kv - 1) / s.block_kv;
-    s.capacity = s.form == TESS_INDICES ? cols : s.list_batch * s.list_heads * rows * cols;
+    s.capacity = s.form == TESS_INDICES || s.form == TESS_MASK
+                     ? cols
+                     : s.list_batch * s.list_heads * rows * cols;
     s.hostile = (int)PICK(10, 0, 0, 1);
     if (PICK(13, 0, 1, 1)) {
         s.cut_lo = PICK(14, INT64_MIN, -9, -70, -600);
@@ -119,9 +125,16 @@ static struct fill_granule granule_at(const struct walk *w, int64_t T, int32_t f
         g = fill_granule_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT, w->width, within,
                             w->bits);
     } else {
-        const struct list_masked *band = &a->masked[a->full_ptr[T] + (n >> w->each)];
-        g = fill_granule_of(band->key, band->count, band->u.band.lo, band->u.band.hi, w->width,
-                            within, w->bits);
+        const struct list_masked *run = &a->masked[a->full_ptr[T] + (n >> w->each)];
+        const int bits = w->job->shape->form == TESS_MASK;
+        g = fill_granule_of(run->key, run->count, bits ? -FILL_NO_LIMIT : run->u.band.lo,
+                            bits ? FILL_NO_LIMIT : run->u.band.hi, w->width, within, w->bits);
+    }
+    if (w->job->shape->form == TESS_MASK && at >= full) {
+        const int some = g.window && fill_granule_listed(a->listed, a->full_ptr[T] + (n >> w->each),
+                                                         within, w->each, w->bits);
+        g.window = some ? FILL_WINDOW_BITS : 0;
+        masked_granules += some;
     }
     if (g.window && !has_page(w, T / w->job->shape->tiles, g.key))
         g.window = 0, absent_granules++;
@@ -157,10 +170,23 @@ static void pages_draw(struct walk *w, int64_t page, uint64_t seed) {
 
 static struct fill_granules granules_of(const struct walk *w, int64_t T) {
     const struct fill_arrays *a = &w->job->arrays;
-    const int64_t n = a->full_end[T] - a->full_ptr[T], band = LIST_MASKED_KINDS * T;
+    const int64_t n = a->full_end[T] - a->full_ptr[T],
+                  masked = LIST_MASKED_KINDS * T +
+                           (w->job->shape->form == TESS_MASK ? LIST_BITS : LIST_BAND);
     const struct list_run *runs = a->full + a->full_ptr[T];
-    return fill_granules_of(n, a->masked_end[band] - a->masked_ptr[band], n ? runs->count : 0,
+    return fill_granules_of(n, a->masked_end[masked] - a->masked_ptr[masked], n ? runs->count : 0,
                             n ? runs[n - 1].count : 0, w->width, w->each);
+}
+
+/* Columns of a granule of bits that row r lists, as fill_window_row has them. */
+static uint32_t masked_row(const struct walk *w, int64_t T, int32_t key, int32_t r, int32_t t2) {
+    const struct fill_shape *s = w->job->shape;
+    uint32_t bits = 0;
+    for (int32_t i = 0; i < 1 << (w->bits - 2); i++) {
+        const int64_t word = fill_word(s, T, key + 8 * (i / 2) + t2 + i % 2) + r / 64;
+        bits |= (uint32_t)(w->job->arrays.words[word] >> r % 64 & 1) << i;
+    }
+    return bits;
 }
 
 /* One step: places of up to 64 / size granules from `at` on, up to `past`. A consumer's thread has two rows
@@ -181,7 +207,10 @@ static void step_count(const struct walk *w, int64_t T, int32_t full, int32_t at
         for (int32_t t2 = 0; t2 < 8; t2 += 2) {
             uint32_t bits = 0;
             for (int32_t i = 0; i < GROUP >> w->bits; i++)
-                bits |= fill_window_row(step[i].window, r, t2) << (i << (w->bits - 2));
+                bits |=
+                    (step[i].window == FILL_WINDOW_BITS ? masked_row(w, T, step[i].key, r, t2)
+                                                        : fill_window_row(step[i].window, r, t2))
+                    << (i << (w->bits - 2));
             for (int32_t bit = 0; bit < 16; bit++) {
                 const int32_t place = bit / 2 * 8 + t2 + bit % 2;
                 const int64_t key = step[place >> w->bits].key + place % size;
@@ -194,6 +223,29 @@ static void step_count(const struct walk *w, int64_t T, int32_t full, int32_t at
     whole_steps += unmasked;
 }
 
+/* One step of columns: places at ... at + GROUP - 1 of an item whose granules begin at `begin`. */
+static void columns_count(const struct walk *w, int64_t T, const struct fill_granules *g,
+                          int32_t begin, int32_t at, int32_t past, int unmasked) {
+    const struct fill_arrays *a = &w->job->arrays;
+    const int32_t rows = w->job->shape->tile_rows;
+    for (int32_t place = at; place < at + GROUP && place < past; place++) {
+        const int32_t n = begin + (place >> w->bits), c = place & (w->width - 1);
+        const struct list_run *run = &a->full[a->full_ptr[T] + n];
+        const struct list_masked *band = &a->masked[a->full_ptr[T] + n - g->full];
+        const struct fill_column column =
+            n < g->full ? fill_column_of(run->key, run->count, -FILL_NO_LIMIT, FILL_NO_LIMIT,
+                                         w->width, c, rows)
+                        : fill_column_of(band->key, band->count, band->u.band.lo, band->u.band.hi,
+                                         w->width, c, rows);
+        assert_true(!unmasked || (column.key >= 0 && column.count == rows));
+        assert_true(column.first >= 0 && column.first + column.count <= rows);
+        for (int32_t r = column.first; r < column.first + column.count; r++)
+            w->counted[r * w->job->shape->n_kv + column.key]++;
+        bands_of_columns += n >= g->full && column.count > 0 && column.count < rows;
+    }
+    columns++;
+}
+
 static void item_count(const struct walk *w, const struct work_item *item) {
     const struct fill_job *job = w->job;
     const int64_t T = item->batch_head / job->list_packs * job->shape->tiles + item->tile;
@@ -204,7 +256,10 @@ static void item_count(const struct walk *w, const struct work_item *item) {
     const int32_t whole = whole_before(w, T, begin, fill_between(g.whole - begin, 0, past - begin));
     assert_true(item->parts == 1 || past > begin);
     assert_int_equal((begin << w->bits) % SCHEDULE_CHUNK, 0);
-    for (int32_t at = begin; at < past; at += GROUP >> w->bits)
+    for (int32_t at = 0; w->bits < 4 && at < (past - begin) << w->bits; at += GROUP)
+        columns_count(w, T, &g, begin, at, (past - begin) << w->bits,
+                      at + GROUP <= whole << w->bits);
+    for (int32_t at = begin; w->bits >= 4 && at < past; at += GROUP >> w->bits)
         step_count(w, T, g.full, at, past, (at - begin + (GROUP >> w->bits)) <= whole);
     parts += item->parts > 1;
 }
@@ -227,6 +282,9 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
     static const char *const names[] = {"cuda_decode_bf16_sm90_blocks_d64",
                                         "cuda_decode_bf16_sm90_blocks_d128",
                                         "cuda_decode_bf16_sm90_blocks_d128_r128"};
+    static const char *const of_columns[] = {"cuda_decode_bf16_sm90_columns_d64",
+                                             "cuda_decode_bf16_sm90_columns_d64_r128",
+                                             "cuda_decode_bf16_sm90_columns_d128_r192"};
     tess_problem problem = device_problem(&l->sizes, 64);
     tess_target target = tess_target_init();
     const tess_device_pattern declared = lab_listed_declared(&l->listed);
@@ -235,6 +293,8 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
     target.backend = TESS_CUDA, target.architecture = 90;
     target.multiprocessors = (int32_t)PICK(20, 1, 4, 132);
     problem.type = TESS_BF16, problem.alignment = 16, problem.kernel = names[PICK(21, 0, 1, 2)];
+    if (l->sizes.block_kv < FILL_GRANULE_LEAST)
+        problem.kernel = of_columns[l->sizes.block_q / 64 - 1];
     if (tess_plan_reserve(&plan, &problem, &declared, &target, &error))
         fail_msg("seed %llu: %s", (unsigned long long)seed, error.message);
     return plan;
@@ -252,12 +312,12 @@ static void generated_case(uint64_t seed) {
     assert_non_null(image);
     memset(image, 0xaa, size);
     assert_int_equal(check_filling(&given, &l.listed.pattern, plan, "test", &error), TESS_OK);
-    const struct fill_job job = reserve_job(plan, &given, image);
+    const struct fill_job job = reserve_job(plan, plan->parts, &given, image);
     assert_int_equal(cpu_fill(&job, &error), TESS_OK);
     const struct fill_shape *s = job.shape;
     struct walk w = {.lists = &l, .job = &job, .width = (int32_t)s->block_kv};
     const int64_t page = PICK(22, 16, 64, 4096);
-    if (PICK(23, 0, 1))
+    if (s->block_kv >= FILL_GRANULE_LEAST && PICK(23, 0, 1))
         pages_draw(&w, page, seed);
     w.bits = fill_granule_bits(s->block_kv, w.table ? page : FILL_GRANULE_MOST);
     w.each = __builtin_ctz((unsigned)w.width) - w.bits;
@@ -284,7 +344,8 @@ static void images_list_the_same(void **state) {
     for (int64_t i = 0; i < cases; i++)
         generated_case((uint64_t)(first_seed + i));
     if (cases >= 100)
-        assert_true(parts && cuts && shorts && whole_steps && empty_granules && absent_granules);
+        assert_true(parts && cuts && masked_granules && shorts && whole_steps && empty_granules &&
+                    absent_granules && columns && bands_of_columns);
 }
 
 int main(int argc, char **argv) {

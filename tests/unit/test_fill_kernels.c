@@ -19,6 +19,7 @@
 #include "support/emulated.h"
 
 #include "fill/lists.cuh"
+#include "fill/mask.cuh"
 #include "fill/ranges.cuh"
 
 #include "lab/fill/rng.h"
@@ -44,13 +45,22 @@ RUN(fill_rows_indices_cut)
 RUN(fill_rows_bits)
 RUN(fill_rows_bits_cut)
 RUN(fill_range_tiles)
+RUN(fill_mask_words)
+RUN(fill_mask_lists)
 RUN(fill_items)
 
 static void emulated_fill(const struct fill_params *p, const tess_target *target, uint64_t seed) {
-    static void (*const kernels[FILL_KERNELS])(const void *) = {
-        run_fill_claims,        run_fill_places,           run_fill_rows_tokens,
-        run_fill_rows_indices,  run_fill_rows_indices_cut, run_fill_rows_bits,
-        run_fill_rows_bits_cut, run_fill_range_tiles,      run_fill_items};
+    static void (*const kernels[FILL_KERNELS])(const void *) = {run_fill_claims,
+                                                                run_fill_places,
+                                                                run_fill_rows_tokens,
+                                                                run_fill_rows_indices,
+                                                                run_fill_rows_indices_cut,
+                                                                run_fill_rows_bits,
+                                                                run_fill_rows_bits_cut,
+                                                                run_fill_range_tiles,
+                                                                run_fill_mask_words,
+                                                                run_fill_mask_lists,
+                                                                run_fill_items};
     struct fill_launch launches[FILL_MOST_LAUNCHES];
     const int32_t n = fill_launches(p, launches);
     for (int32_t i = 0; i < n; i++) {
@@ -67,7 +77,7 @@ static void emulated_fill(const struct fill_params *p, const tess_target *target
 static void kernels_fill(const tess_plan *plan, const struct device_lists *l, void *memory,
                          uint64_t seed) {
     tess_device_pattern pattern = l->listed.pattern;
-    struct fill_job job = reserve_job(plan, &pattern, memory);
+    struct fill_job job = reserve_job(plan, plan->parts, &pattern, memory);
     struct lab_buffer scratch, aligned = {0};
     tess_target target = tess_target_init();
     target.multiprocessors = (int32_t)(1 + lab_below(seed, 9, 7, 132));
@@ -168,7 +178,7 @@ static struct fill_params params_of(tess_form form, int64_t rows, int64_t cols, 
                                      .tile_rows = 64,
                                      .row_tiles = 1,
                                      .tiles = rows};
-    const struct fill_splits splits = {1, 128, 132, rows % 2};
+    const struct fill_splits splits = {1, 128, 132, rows % 2, 0, 0};
     const tess_device_pattern pattern = tess_device_pattern_init();
     tess_target target = tess_target_init();
     target.multiprocessors = 132, target.shared_memory_per_block = 232448;
@@ -212,17 +222,17 @@ static void launches_are_few(void **state) {
     assert_int_equal(launches[1].blocks, 768);
     p = params_of(TESS_BLOCK_BITS, 12288, 1024, 1260000);
     assert_int_equal(fill_launches(&p, launches), 4);
-    assert_int_equal(launches[2].blocks, FILL_MOST_BLOCKS);
-    assert_int_equal(launches[2].shared, FILL_SUMS * 8);
+    assert_int_equal(launches[2].blocks, 8 * 132);
+    assert_int_equal(launches[2].shared, FILL_SUMS * 8 + FILL_WARPS * 1024 * 2);
     p = params_of(TESS_RANGES, 500, 256, 4);
     assert_int_equal(fill_launches(&p, launches), 2);
     assert_int_equal(launches[0].blocks, 4);
     const struct backend *cuda = backend_get(TESS_CUDA);
     tess_target target = tess_target_init();
     target.multiprocessors = 78;
-    assert_int_equal(cuda->fill.workers(&target), 78);
+    assert_int_equal(cuda->workers(&target), 78);
     assert_int_equal(cuda->fill.scratch(&p.shape), FILL_MOST_BLOCKS * sizeof(struct fill_counts));
-    assert_int_equal(cuda->fill.on_host, 0);
+    assert_int_equal(cuda->on_host, 0);
 }
 
 /* ---- rules ---- */

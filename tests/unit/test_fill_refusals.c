@@ -78,12 +78,14 @@ static void reserve_refuses_by_name(void **state) {
         reserve_refuses(&p, &bad, NULL, wrong[i].status, "pattern", wrong[i].words);
     }
     tess_device_pattern bad = d;
-    bad.form = (tess_form)4;
+    bad.form = (tess_form)5;
     reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "form");
     bad = d, bad.form = TESS_RANGES, bad.capacity = 5;
     reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "at most 4 ranges");
     bad.capacity = 4, bad.block_kv = 16;
     reserve_refuses(&p, &bad, NULL, TESS_UNSUPPORTED, "pattern", "ranges are of keys");
+    bad = d, bad.form = TESS_MASK, bad.capacity = 41;
+    reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "40 block columns");
     bad = d, bad.form = TESS_BLOCK_BITS, bad.capacity = 3 * 40 + 1;
     reserve_refuses(&p, &bad, NULL, TESS_INVALID_ARGUMENT, "pattern", "120 blocks");
     tess_problem odd = p;
@@ -171,6 +173,8 @@ static void fill_and_run_refuse_by_name(void **state) {
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "indices is NULL");
     bad = l.listed.pattern, bad.bits = (const uint64_t *)(const void *)memory;
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "bits is given");
+    bad = l.listed.pattern, bad.mask = (const uint8_t *)memory;
+    fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "mask is given");
     bad = l.listed.pattern, bad.lengths = (const int32_t *)(const void *)(memory + 2);
     fill_refuses(plan, &bad, memory, size, TESS_INVALID_ARGUMENT, "lengths is not aligned");
     for (size_t i = 0; i < size; i++)
@@ -216,14 +220,14 @@ static void fill_and_run_refuse_by_name(void **state) {
 static void defaults_and_words(void **state) {
     (void)state;
     static const char *const words[] = {"64 x 64 blocks", "64 x 64 blocks", "64 x 64 blocks",
-                                        "64 x 1 blocks"};
+                                        "64 x 1 blocks", "mask of 64 x 64 blocks"};
     struct device_sizes s = device_small;
     tess_problem problem = device_problem(&s, 16);
     tess_device_pattern p = tess_device_pattern_init();
     tess_plan *plan;
     char text[2000];
     p.n_q = 3, p.n_kv = 40;
-    for (int form = TESS_INDICES; form <= TESS_RANGES; form++) {
+    for (int form = TESS_INDICES; form <= TESS_MASK; form++) {
         tess_plan_info info = tess_plan_info_init();
         p.form = (tess_form)form, p.block_q = 0, p.block_kv = 64;
         reserve_refuses(&problem, &p, NULL, TESS_INVALID_ARGUMENT, "pattern", "block_q is 0");
@@ -242,6 +246,19 @@ static void defaults_and_words(void **state) {
         assert_non_null(strstr(text, form == TESS_RANGES ? "capacity 4" : "capacity 1"));
         tess_plan_free(plan);
     }
+}
+
+/* A mask is needed by its form, also of a caller whose struct ends before the field. */
+static void a_mask_is_needed(void **state) {
+    (void)state;
+    const tess_problem problem = device_problem(&device_small, 16);
+    tess_device_pattern p = tess_device_pattern_init();
+    tess_plan *plan;
+    p.form = TESS_MASK, p.n_q = 3, p.n_kv = 40, p.block_q = p.block_kv = 64;
+    p.struct_size = offsetof(tess_device_pattern, mask);
+    assert_int_equal(tess_plan_reserve(&plan, &problem, &p, NULL, NULL), TESS_OK);
+    fill_refuses(plan, &p, NULL, 0, TESS_INVALID_ARGUMENT, "mask is NULL, and must be given");
+    tess_plan_free(plan);
 }
 
 /* Rows of block lists that are padded to a common width: more entries than there are blocks. */
@@ -271,9 +288,8 @@ static void block_rows_may_be_padded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reserve_refuses_by_name),
-        cmocka_unit_test(fill_and_run_refuse_by_name),
-        cmocka_unit_test(defaults_and_words),
+        cmocka_unit_test(reserve_refuses_by_name),  cmocka_unit_test(fill_and_run_refuse_by_name),
+        cmocka_unit_test(a_mask_is_needed),         cmocka_unit_test(defaults_and_words),
         cmocka_unit_test(block_rows_may_be_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -50,7 +50,8 @@ const struct operation *__real_operation_get(tess_operation operation);
 const struct operation *__wrap_operation_get(tess_operation operation);
 
 const struct operation *__wrap_operation_get(tess_operation operation) {
-    static const struct operation row_sums = {steps, sizeof steps / sizeof *steps, row_sums_carve};
+    static const struct operation row_sums = {"row sums", "it has no row sums", steps,
+                                              sizeof steps / sizeof *steps, row_sums_carve};
     return (int)operation == ROW_SUMS ? &row_sums : __real_operation_get(operation);
 }
 
@@ -152,7 +153,7 @@ static void row_sums_are_planned_and_run(void **state) {
         (&q[0][0][0])[i] = (float)(i % 7 - 3), (&k[0][0][0])[i] = (float)(i % 5 - 2);
     args.function = "row_sums", args.operands = &operands;
     args.workspace = plan_carve(plan, &carve, &operands);
-    assert_int_equal(passes_run(plan->passes, plan->n_passes, &args, &error), TESS_OK);
+    assert_int_equal(passes_run(plan, plan->passes, plan->n_passes, NULL, &args, &error), TESS_OK);
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < N; i++) {
             float sum = 0; /* whole numbers: exact in any order */

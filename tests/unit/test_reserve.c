@@ -98,7 +98,8 @@ const struct backend *__wrap_backend_get(tess_backend backend) {
     device = (struct backend){.name = "device",
                               .kernels = kernels,
                               .n_kernels = n_kernels,
-                              .fill = {.workers = workers, .scratch = scratch, .run = fill}};
+                              .workers = workers,
+                              .fill = {.scratch = scratch, .run = fill}};
     return backend == TESS_CUDA ? &device : __real_backend_get(backend);
 }
 
@@ -182,8 +183,8 @@ static void heights_of_tiles(void **state) {
         const tess_device_pattern d = pattern_of(&p, cases[i].block, cases[i].lists);
         const tess_target t = target_of(132, cases[i].shared);
         tess_plan *plan = reserved(&p, &d, &t);
-        assert_int_equal(plan->reserved->shape.tile_rows, cases[i].rows);
-        assert_int_equal(plan->work.tile_heads, cases[i].heads);
+        assert_int_equal(plan->parts->reserved->shape.tile_rows, cases[i].rows);
+        assert_int_equal(plan->passes->work->tile_heads, cases[i].heads);
         tess_plan_free(plan);
     }
     tess_problem p = problem_of(16, 5, 400);
@@ -205,11 +206,11 @@ static void workers_of_the_target(void **state) {
     d.capacity = 30000;
     n_kernels = 2;
     tess_plan *a = reserved(&p, &d, &many), *b = reserved(&p, &d, &few);
-    assert_int_equal(a->reserved->splits.workers, 132);
-    assert_int_equal(b->reserved->splits.workers, 3);
-    assert_int_equal(b->reserved->items, b->reserved->units + 5);
-    assert_true(a->reserved->items > b->reserved->items && a->image > b->image);
-    assert_true(a->reserved->layout != b->reserved->layout);
+    assert_int_equal(a->parts->reserved->splits.workers, 132);
+    assert_int_equal(b->parts->reserved->splits.workers, 3);
+    assert_int_equal(b->parts->reserved->items, b->parts->reserved->units + 5);
+    assert_true(a->parts->reserved->items > b->parts->reserved->items && a->image > b->image);
+    assert_true(a->parts->reserved->layout != b->parts->reserved->layout);
     tess_plan_free(a);
     tess_plan_free(b);
 }
@@ -294,7 +295,7 @@ static void report_of_a_copy(void **state) {
     n_kernels = 2;
     tess_plan *plan = reserved(&p, &d, &t);
     const struct fill_header header = {.magic = FILL_MAGIC,
-                                       .layout = plan->reserved->layout,
+                                       .layout = plan->parts->reserved->layout,
                                        .faults = 1,
                                        .overflows = 2,
                                        .keys = 3,

@@ -162,6 +162,9 @@ static void structs_by_name(void **state) {
     STRUCT(tess_fill_report)
     STRUCT(tess_selection)
     STRUCT(tess_selected)
+    STRUCT(tess_pooling)
+    STRUCT(tess_scoring)
+    STRUCT(tess_columns)
 #undef STRUCT
     const struct {
         const char *name;

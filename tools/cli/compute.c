@@ -90,22 +90,19 @@ static bool place(struct placed *placed, const tess_tensor *host, tess_backend b
 struct room {
     void *workspace, *image, *indices;
     size_t workspace_size, image_size;
+    tess_device_pattern lists; /* lists of a reserved plan, in its backend's memory */
 };
 
-static bool room_fill(struct room *room, const tess_plan *plan, const tess_device_pattern *topk,
-                      const tess_tensor *q, tess_backend backend, struct reason *reason) {
-    tess_error error = tess_error_init();
-    tess_device_pattern placed = *topk;
+static bool room_lists(struct room *room, const tess_device_pattern *topk, const tess_tensor *q,
+                       tess_backend backend, struct reason *reason) {
     const size_t size = (size_t)(topk->heads * q->size[2] * topk->capacity) * sizeof(int32_t);
-    if (backend != TESS_CPU) {
-        placed.indices = room->indices = lab_device_alloc(backend, size);
-        if (!room->indices)
-            return reason_set(reason, "%zu bytes of indices do not fit the device", size);
-        if (!worked(lab_device_to_device(backend, room->indices, topk->indices, size), reason))
-            return false;
-    }
-    return tess_plan_fill(plan, &placed, room->image, room->image_size, &error, NULL) == TESS_OK ||
-           reason_set_error(reason, &error);
+    room->lists = *topk;
+    if (backend == TESS_CPU)
+        return true;
+    room->lists.indices = room->indices = lab_device_alloc(backend, size);
+    if (!room->indices)
+        return reason_set(reason, "%zu bytes of indices do not fit the device", size);
+    return worked(lab_device_to_device(backend, room->indices, topk->indices, size), reason);
 }
 
 /* topk: what a reserved plan is filled from, NULL: the plan has lists. */
@@ -124,7 +121,7 @@ static bool room_make(struct room *room, const tess_plan *plan, const tess_devic
     if (!room->image)
         return reason_set(reason, "out of memory for a plan of %zu bytes", room->image_size);
     if (topk)
-        return room_fill(room, plan, topk, q, backend, reason);
+        return room_lists(room, topk, q, backend, reason);
     return tess_plan_upload(plan, room->image, room->image_size, &error, NULL) == TESS_OK ||
            reason_set_error(reason, &error);
 }
@@ -141,6 +138,15 @@ static void hand_over(tess_arguments *arguments, size_t slot, const struct place
         memcpy((char *)arguments + slot, &view, sizeof view);
 }
 
+static tess_status room_run(const tess_plan *plan, const struct room *room,
+                            tess_arguments *arguments, tess_error *error) {
+    if (room->lists.struct_size)
+        return tess_plan_fill_run(plan, &room->lists, room->image, room->image_size, NULL,
+                                  arguments, error, NULL);
+    arguments->image = room->image, arguments->image_size = room->image_size;
+    return tess_run(plan, arguments, error, NULL);
+}
+
 static bool run_placed(const tess_plan *plan, const struct placed p[INPUTS + OUTPUTS],
                        const struct room *room, const struct lab_modifiers *modifiers,
                        tess_backend backend, struct reason *reason) {
@@ -152,11 +158,10 @@ static bool run_placed(const tess_plan *plan, const struct placed p[INPUTS + OUT
     for (int i = 0; i < OUTPUTS; i++)
         hand_over(&arguments, output_slots[i], &p[INPUTS + i]);
     arguments.workspace = room->workspace, arguments.workspace_size = room->workspace_size;
-    arguments.image = room->image, arguments.image_size = room->image_size;
     lab_mirror_make(&arrays, backend);
     bool done =
         lab_modifiers_place(modifiers, &arrays, &arguments) == 0 || worked(arrays.why, reason);
-    if (done && tess_run(plan, &arguments, &error, NULL) != TESS_OK)
+    if (done && room_run(plan, room, &arguments, &error) != TESS_OK)
         done = reason_set_error(reason, &error);
     done = done && worked(lab_device_synchronize(backend), reason);
     lab_mirror_free(&arrays);

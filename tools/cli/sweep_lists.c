@@ -1,6 +1,7 @@
 /* The cases with lists on the device that `tessera verify` makes up. */
 #include "cli/sweep.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/sweep_draw.h"
@@ -12,9 +13,14 @@ static const int64_t queries[] = {1, 1, 1, 2, 3, 5, 8, 33, 70};
 static const int64_t blocks_q[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 static const int64_t blocks_kv[] = {1, 1, 1, 2, 8, 16, 32, 64, 128};
 /* Sizes of block lists, whose tiles have as many queries as Hopper's forward takes. */
-enum { BLOCK_QUERIES = 8 };
+enum { BLOCK_QUERIES = 8, FORMS = TESS_MASK + 1 };
 static const int64_t block_queries[] = {8, 33, 70, 130};
 static const int64_t high[] = {8, 16, 64, 128}, wide[] = {16, 32, 64, 128};
+/* Sizes of columns. */
+static const int64_t column_queries[] = {64, 130, 192, 200};
+static const int64_t higher[] = {64, 128, 192, 192}, narrow[] = {1, 1, 2, 4, 8};
+/* Lists that are drawn: of all sizes, or for one of Hopper's kernels. */
+enum kind { ANY, BLOCKS, COLUMNS };
 static const int64_t keys[] = {1, 40, 130, 300, 700, 1500, 3000};
 /* Dims of Q and K, and of V: 0 as many. 576 over 512 is MLA's. */
 static const int64_t dims[][2] = {{64, 0},    {128, 0},   {576, 512}, {32, 0},   {72, 64}, {96, 0},
@@ -35,14 +41,19 @@ static void shrink(struct lab_case *c, double budget) {
 }
 
 /* Sizes of the lists: entries fewer than there are block columns, as many, and of rows and bits one more. */
-static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer, int blocks) {
-    c->form = (tess_form)(number % 4);
-    c->block_q = blocks ? draw_pick(r, high, COUNT(high)) : draw_pick(r, blocks_q, COUNT(blocks_q));
+static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int longer,
+                       enum kind kind) {
+    c->form = (tess_form)(number % FORMS);
+    c->block_q = kind == BLOCKS    ? draw_pick(r, high, COUNT(high))
+                 : kind == COLUMNS ? draw_pick(r, higher, COUNT(higher))
+                                   : draw_pick(r, blocks_q, COUNT(blocks_q));
     c->block_kv = c->form == TESS_RANGES ? 1
-                  : blocks               ? draw_pick(r, wide, COUNT(wide))
+                  : kind == BLOCKS       ? draw_pick(r, wide, COUNT(wide))
+                  : kind == COLUMNS      ? draw_pick(r, narrow, COUNT(narrow))
                                          : draw_pick(r, blocks_kv, COUNT(blocks_kv));
     const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
-    const int64_t most = c->form == TESS_RANGES ? 4 : cols + (c->form != TESS_INDICES);
+    const int more = c->form == TESS_BLOCK_ROWS || c->form == TESS_BLOCK_BITS;
+    const int64_t most = c->form == TESS_RANGES ? 4 : cols + more;
     c->topk = c->form == TESS_RANGES               ? 1 + draw_below(r, 4)
               : draw_chance(r, longer ? 0.7 : 0.3) ? cols - 1 + draw_below(r, 3)
                                                    : 1 + draw_below(r, cols);
@@ -102,12 +113,24 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     draw_shares(c, r);
 }
 
+/* Takes from a case what kernels of Hopper over columns refuse. */
+static void keep_plain(struct lab_case *c) {
+    c->softcap = c->dropout = 0, c->alibi = 0;
+    c->page = c->rope = c->out32 = 0;
+    c->kv_type = TESS_F32, c->kv_scale = TESS_SCALE_NONE; /* types as of q */
+    c->scale = fabs(c->scale);
+}
+
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     struct draw r = {seed, (UINT64_C(1) << 40) + (uint64_t)number, 0};
     struct draw of_blocks = {seed, (UINT64_C(1) << 41) + (uint64_t)number, 0};
-    const int blocks = number % 4 != TESS_RANGES && draw_chance(&of_blocks, 0.15);
+    const enum kind kind = number % FORMS == TESS_RANGES   ? ANY
+                           : draw_chance(&of_blocks, 0.15) ? BLOCKS
+                           : draw_chance(&of_blocks, 0.09) ? COLUMNS
+                                                           : ANY;
     struct lab_case c = lab_case_default();
-    const int64_t turn = number / 4, ratio = draw_below(&r, COUNT(heads));
+    const int64_t turn = number / FORMS;
+    const int64_t ratio = draw_below(&r, COUNT(heads)) % (kind == COLUMNS ? 4 : COUNT(heads));
     c.type = turn % 8 == 7 ? TESS_F32 : turn % 2 ? TESS_F16 : TESS_BF16;
     c.h = heads[ratio][0], c.hkv = heads[ratio][1];
     c.b = draw_chance(&r, 0.6) ? 1 : 2 + draw_below(&r, 2);
@@ -117,17 +140,23 @@ struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
     /* f32 has the sizes that no CUDA kernel takes: rows that are not of whole 16-byte pieces. */
     const int64_t *d =
         dims[c.type == TESS_F32 ? draw_below(&r, COUNT(dims)) : turn % (COUNT(dims) - 1)];
+    if (kind == COLUMNS && d[0] > 128)
+        d = dims[turn % 2];
     c.d = d[0], c.dv = d[1] ? d[1] : d[0];
     c.seed = (uint64_t)draw_below(&r, 1000000);
     const int longer = draw_chance(&r, 0.12); /* tiles that are split, which take long */
     if (longer)
         c.n = 1 + draw_below(&r, 2), c.nkv = 600 + draw_below(&r, 2400);
-    if (blocks)
+    if (kind == BLOCKS)
         c.n = draw_pick(&of_blocks, block_queries, COUNT(block_queries));
     shrink(&c, longer ? 2e7 : 2e6);
-    if (blocks && c.n < BLOCK_QUERIES)
+    if (kind == BLOCKS && c.n < BLOCK_QUERIES)
         c.n = BLOCK_QUERIES;
-    draw_lists(&c, &r, number, longer, blocks);
+    if (kind == COLUMNS)
+        c.n = draw_pick(&of_blocks, column_queries, COUNT(column_queries));
+    draw_lists(&c, &r, number, longer, kind);
     draw_tensors(&c, &r);
+    if (kind == COLUMNS && draw_chance(&of_blocks, 0.7))
+        keep_plain(&c);
     return c;
 }

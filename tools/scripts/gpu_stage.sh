@@ -10,7 +10,7 @@ build=${1:-build/cuda-long}
 stage=${2:-.stage}
 
 programs=("$build/tessera")
-for program in test_cuda test_cuda_bits test_cuda_fill test_cuda_order test_cuda_threads test_decode test_api test_plan test_large outputs \
+for program in test_cuda test_cuda_bits test_cuda_fill test_cuda_pool test_cuda_order test_cuda_threads test_decode test_api test_plan test_large outputs \
     examples/generate_cuda; do
     [ -x "$build/$program" ] && programs+=("$build/$program")
 done

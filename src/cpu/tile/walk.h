@@ -155,11 +155,12 @@ static inline void walk_next_masked(struct walk *w, struct cpu_keys *keys) {
         const struct list_masked *run = &w->lists->masked[w->run];
         const int64_t at = w->at;
         const int32_t take = least(run->count - at, w->left, w->most - n);
-        for (int32_t i = 0; i < take; i++) {
-            keys->key[n + i] = run->key + (int32_t)at + i;
-            keys->mask[n + i] = key_mask(w, run, at + i);
+        for (int32_t i = 0; i < take;
+             i++) { /* filled bits: keys that no row lists are passed over */
+            keys->key[n] = run->key + (int32_t)at + i;
+            keys->mask[n] = key_mask(w, run, at + i);
+            n += keys->mask[n] != 0;
         }
-        n += take;
         walk_skip(w, take);
     }
     for (int64_t heads = w->heads; heads > 1; heads /= 2)

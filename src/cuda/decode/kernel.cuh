@@ -124,7 +124,8 @@ template <class shape, bool MODIFIED> struct decode_pass {
             decode_modify<shape>(s, p, item, lane, of);
             decode_draw<shape>(kept() + key / 2, p, item, lane, of);
         }
-        decode_mask<shape>(s, lane, of);
+        decode_mask<shape>(s, p, lane, of,
+                           [&](int32_t key) { return decode_rows(p, list.bands, key); });
 #pragma unroll
         for (int j = 0; j < shape::TILES; j++)
 #pragma unroll

@@ -5,8 +5,8 @@
 
 #include "decode/config.cuh"
 #include "device/copy.cuh"
-#include "work/gather.cuh"
 #include "work/rows.cuh"
+#include "work/views.cuh"
 #include <cuda_fp8.h>
 
 /* ---- items ---- */
@@ -42,8 +42,8 @@ struct decode_ends {
 };
 static __device__ __forceinline__ struct decode_ends decode_ends_of(const struct decode_params &p,
                                                                     int64_t T) {
-    const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
-    return {p.keys[T], p.full_ptr[T], p.full_end[T], p.masked_ptr[band], p.masked_end[band]};
+    const int64_t masked = LIST_MASKED_KINDS * T + p.masked_kind;
+    return {p.keys[T], p.full_ptr[T], p.full_end[T], p.masked_ptr[masked], p.masked_end[masked]};
 }
 
 static __device__ __forceinline__ struct decode_list decode_list_of(const struct decode_params &p,
@@ -65,21 +65,40 @@ static __device__ __forceinline__ int16_t decode_limit(int32_t c, int32_t limit)
         -1, -1, 1, 0                                                                               \
     }
 
+/* Place of a mask's key, whose words of rows are looked up as scores are masked: of a key that all rows list, or
+ * none, -1 stands there. */
+static __device__ __forceinline__ struct decode_place decode_masked_place(int32_t key, int32_t of) {
+    return {key, key, (int16_t)(uint16_t)of, (int16_t)(of >> 16)};
+}
+static __device__ __forceinline__ int32_t decode_masked_key(const struct decode_place &place) {
+    return (int32_t)((uint32_t)(uint16_t)place.first | (uint32_t)(uint16_t)place.last << 16);
+}
+
+/* Rows of a tile that list a key of a mask, of which the tile's runs of bits tell where its words are. */
+static __device__ __forceinline__ uint64_t decode_rows(const struct decode_params &p,
+                                                       const struct fill_runs &bits, int32_t key) {
+    const struct list_masked *const run = reinterpret_cast<const struct list_masked *>(bits.at);
+    return p.words[run->u.word + (key - run->key)];
+}
+
 /* The place of key `at` of a tile's list, whose row is still to be found; none from `end` on. */
-static __device__ __forceinline__ struct decode_place decode_place_of(const struct decode_list &l,
+static __device__ __forceinline__ struct decode_place decode_place_of(const struct decode_params &p,
+                                                                      const struct decode_list &l,
                                                                       uint32_t at, uint32_t end) {
     if (at >= end)
         return DECODE_NO_PLACE;
     int32_t x = (int32_t)at;
     if (x < l.full.keys) {
         const int32_t run = fill_run_find(&l.full, &x), key = fill_run_key(&l.full, run) + x;
-        return {key, key, 0, 256};
+        return p.words ? decode_masked_place(key, -1) : decode_place{key, key, 0, 256};
     }
     x -= l.full.keys;
     const int32_t run = fill_run_find(&l.bands, &x);
     const struct list_masked *const band =
         reinterpret_cast<const struct list_masked *>(l.bands.at) + run;
     const int32_t key = band->key + x;
+    if (p.words)
+        return decode_rows(p, l.bands, key) ? decode_masked_place(key, key) : DECODE_NO_PLACE;
     return {key, key, decode_limit(x, band->u.band.hi), decode_limit(x, band->u.band.lo)};
 }
 
@@ -88,7 +107,7 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
                                                                   const struct decode_item &item,
                                                                   const struct decode_list &l,
                                                                   uint32_t at) {
-    struct decode_place place = decode_place_of(l, at, item.end);
+    struct decode_place place = decode_place_of(p, l, at, item.end);
     if (!p.table || place.key < 0)
         return place;
     const int32_t page = filled_page(p, item.batch, place.key);

@@ -79,11 +79,36 @@ decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
         }
 }
 
-/* Scores of rows that do not list the key, and of places without one, become -Inf. */
-template <class shape>
-static __device__ __forceinline__ void decode_mask(float (&s)[shape::TILES][4],
-                                                   const struct decode_lane &lane,
-                                                   const struct decode_place *places) {
+/* Scores become -Inf where a mask does not list them: of places without a key, and by the rows that list a key. */
+template <class shape, class rows_of_key>
+static __device__ __forceinline__ void
+decode_mask_bits(float (&s)[shape::TILES][4], const struct decode_lane &lane,
+                 const struct decode_place *places, const rows_of_key &rows_of) {
+#pragma unroll
+    for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const struct decode_place place = places[8 * j + warp_lane() % 4 * 2 + e];
+            const int32_t key = decode_masked_key(place);
+            const uint64_t rows = place.row < 0 ? 0 : key < 0 ? UINT64_MAX : rows_of(key);
+#pragma unroll
+            for (int r = 0; r < shape::ROWS_LANE; r++)
+                if (lane.query[r] > 63 || !(rows >> lane.query[r] & 1))
+                    s[j][e + 2 * r] = -INFINITY;
+        }
+}
+
+/* Scores of rows that do not list the key, and of places without one, become -Inf. rows_of: rows that list a key of
+ * a mask. */
+template <class shape, class rows_of_key>
+static __device__ __forceinline__ void
+decode_mask(float (&s)[shape::TILES][4], const struct decode_params &p,
+            const struct decode_lane &lane, const struct decode_place *places,
+            const rows_of_key &rows_of) {
+    if (p.words) {
+        decode_mask_bits<shape>(s, lane, places, rows_of);
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll

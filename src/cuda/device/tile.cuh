@@ -28,38 +28,30 @@ template <class T> static __device__ __forceinline__ constexpr bool attention_ha
     return false;
 }
 
+/* Calls `each` with the places of a fragment [I][J][E], in order. */
+template <int I, int J, int E, class call>
+static __device__ __forceinline__ void tile_each(const call &each) {
+#pragma unroll
+    for (int i = 0; i < I; i++)
+#pragma unroll
+        for (int j = 0; j < J; j++)
+#pragma unroll
+            for (int e = 0; e < E; e++)
+                each(i, j, e);
+}
+
 /* Running state of a warp's rows: row lane / 4 + 8 i, i = 0 ... R / 8 - 1. */
 template <class T, int D, int R> struct attention_state {
     float o[R / 16][D / 8][4];
     float m[R / 8], l[R / 8]; /* base 2; l: of this thread's columns */
 };
 
-/*
- * P is exp2(s - m) times 2^raise; O and l share the factor until they leave the registers. m
- * follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
- * rescaling). O is then seldom rescaled, and P stays below 2^(raise + lag).
- *
- * f16 has little range below 1: numbers below 2^-14 lose bits, below 2^-25 they are 0. P is
- * therefore raised as far as f16's largest number, just below 2^16, allows. Elements that are still
- * small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small).
- */
-static __device__ __forceinline__ constexpr float attention_raise(__half) {
-    return 14.0f;
-}
+/* Lag of this tile's maxima (softmax.cuh): P stays below 2^(raise + lag), just below 2^16 in f16. Elements that
+ * are still small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small). */
 static __device__ __forceinline__ constexpr float attention_lag(__half) {
     return 1.75f;
 }
-static __device__ __forceinline__ constexpr float attention_raise(__nv_bfloat16) {
-    return 0.0f;
-}
-static __device__ __forceinline__ constexpr float attention_lag(__nv_bfloat16) {
-    return 7.0f;
-}
-
-static __device__ __forceinline__ constexpr float attention_raise(float) {
-    return 0.0f;
-}
-static __device__ __forceinline__ constexpr float attention_lag(float) {
+template <class T> static __device__ __forceinline__ constexpr float attention_lag(T) {
     return 7.0f;
 }
 
@@ -70,10 +62,6 @@ static __device__ __forceinline__ constexpr float attention_lag(float) {
 template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
-
-/* Maxima below this may be subtracted with an FMA. The unrounded product of score and scale then differs
- * from the rounded maximum by less than 2^-10. */
-#define ATTENTION_FAR 0x1p14f
 
 /* Groups of 8 keys that are computed together. ALL: groups 0, 1, ...; the struct is not read. Else the j-th
  * group is nibble j of `at`, and the first n count. */
@@ -117,13 +105,7 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
     const bool is_second = warp_lane() >= 16;
     q += lanes.q;
     k += lanes.k;
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[i][j][e] = 0;
+    tile_each<R / 16, GROUPS, 4>([&](int i, int j, int e) { s[i][j][e] = 0; });
 #pragma unroll
     for (int d = 0; d < D / 16; d++) {
         uint32_t a[R / 16][4];
@@ -374,13 +356,7 @@ attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R /
 template <class T, int D, int R>
 static __device__ __forceinline__ void attention_scale_o(struct attention_state<T, D, R> &state,
                                                          float factor) {
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int d = 0; d < D / 8; d++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                state.o[i][d][e] *= factor;
+    tile_each<R / 16, D / 8, 4>([&](int i, int d, int e) { state.o[i][d][e] *= factor; });
 }
 
 /* Adds the P V of elements of P too small for f16, and removes them from `probs`. Small P and O are
@@ -391,18 +367,13 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
                    const float (&x)[R / 16][GROUPS][4], uint32_t v,
                    const struct attention_groups &groups, const struct attention_lanes &lanes) {
     uint32_t small[R / 16][GROUPS][2];
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
-                const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
-                small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
-                                          b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
-                probs[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
-            }
+    tile_each<R / 16, GROUPS, 2>([&](int i, int j, int e) {
+        const float a = x[i][j][2 * e], b = x[i][j][2 * e + 1];
+        const bool a_small = a < ATTENTION_SMALL, b_small = b < ATTENTION_SMALL;
+        small[i][j][e] = mma_pack(a_small ? a * ATTENTION_SMALL_RAISE : 0,
+                                  b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
+        probs[i][j][e] = mma_pack(a_small ? 0 : a, b_small ? 0 : b, T());
+    });
     attention_scale_o(state, ATTENTION_SMALL_RAISE);
     attention_pv<T, D, R, GROUPS, ROW, ALL>(state, small, v, groups, lanes);
     attention_scale_o(state, 1 / ATTENTION_SMALL_RAISE);
@@ -417,13 +388,9 @@ attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS]
     uint32_t probs[R / 16][GROUPS][2];
     const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
     drop();
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                probs[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    tile_each<R / 16, GROUPS, 2>([&](int i, int j, int e) {
+        probs[i][j][e] = mma_pack(s[i][j][2 * e], s[i][j][2 * e + 1], T());
+    });
     if (small)
         attention_pv_small<T, D, R, GROUPS, ROW, ALL>(state, probs, s, v, groups, lanes);
     attention_pv<T, D, R, GROUPS, ROW, ALL>(state, probs, v, groups, lanes);

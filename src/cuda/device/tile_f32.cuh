@@ -241,13 +241,7 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
                  const struct attention_groups &groups, float,
                  const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
     uint32_t rows = q + lanes.q, keys = k + lanes.k;
-#pragma unroll
-    for (int i = 0; i < R / 16; i++)
-#pragma unroll
-        for (int j = 0; j < GROUPS; j++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[i][j][e] = 0;
+    tile_each<R / 16, GROUPS, 4>([&](int i, int j, int e) { s[i][j][e] = 0; });
 #pragma unroll 1
     for (int d = 0; d < ROW; d += 128, rows += 128, keys += 128)
 #pragma unroll

@@ -25,7 +25,7 @@ static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_par
 }
 
 /* A unit's addend to places: parts more than one, and in the low half whether there are any. Sums stay below
- * twice the workers. */
+ * three times the workers. */
 static __device__ __forceinline__ uint64_t parts_added(int32_t parts) {
     return (uint64_t)(uint32_t)(parts - 1) << 32 | (uint64_t)(parts > 1);
 }
@@ -121,11 +121,11 @@ static __device__ __forceinline__ void lengths_write(const struct fill_params *p
     first_warp(first);
 }
 
-/* The header, from the tally and the sum over all units. The last thread has no item to write, mostly. */
-static __device__ __forceinline__ void header_write(const struct fill_params *p,
-                                                    const struct team *team, uint64_t added) {
+/* The header, from the tally and the sum over all units. */
+static __device__ __forceinline__ void header_write_to(struct fill_header *h,
+                                                       const struct fill_params *p,
+                                                       const struct team *team, uint64_t added) {
     const uint32_t more = sum_more(added), split = (uint32_t)added;
-    struct fill_header *h = p->header;
     const int32_t spare = (int32_t)(sizeof *h / 8) + team->thread;
     if (spare < (int32_t)(TESS_REPORT_SIZE / 8))
         ((uint64_t *)(void *)h)[spare] = 0;
@@ -140,8 +140,16 @@ static __device__ __forceinline__ void header_write(const struct fill_params *p,
     h->pairs = (int64_t)tally_of(TALLY_PAIRS) * p->list_heads;
     h->combines = split;
     h->slots = (int64_t)more + split;
-    h->unit_keys = h->keys * p->list_packs;
+    h->unit_keys = (int64_t)tally_of(TALLY_KEYS) * p->list_packs;
     h->first = fill_shared[FILL_FIRST];
+}
+
+/* The header and its copy. The last thread has no item to write, mostly. */
+static __device__ __forceinline__ void header_write(const struct fill_params *p,
+                                                    const struct team *team, uint64_t added) {
+    header_write_to(p->header, p, team, added);
+    if (p->report)
+        header_write_to(p->report, p, team, added);
 }
 
 /* Whether each warp sums over all units by itself. */
@@ -161,7 +169,7 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
     uint64_t before = 0, all;
     FILL_ROLLED
     for (uint32_t u = threadIdx.x; u < begin; u += (uint32_t)team->threads)
-        before += parts_added(fill_parts(&p->splits, *unit_keys(p, u), share));
+        before += parts_added(fill_unit_parts(&p->splits, u, *unit_keys(p, u), share));
     if (begin)
         thread_sums(&of, before, &before);
     FILL_ROLLED
@@ -169,7 +177,7 @@ static __device__ __forceinline__ uint64_t items_write(const struct fill_params 
         const uint32_t u = first + (uint32_t)of.thread;
         if (first > begin && u < end)
             keys = *unit_keys(p, u);
-        const int32_t parts = u < end ? fill_parts(&p->splits, keys, share) : 0;
+        const int32_t parts = u < end ? fill_unit_parts(&p->splits, u, keys, share) : 0;
         const uint64_t added = parts ? parts_added(parts) : 0;
         const uint64_t its = before + thread_sums(&of, added, &all) - added;
         before += all;

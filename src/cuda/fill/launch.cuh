@@ -5,14 +5,15 @@
 #include "device/launch.cuh"
 #include "work/launch.cuh"
 #include "fill/lists.cuh"
+#include "fill/mask.cuh"
 #include "fill/ranges.cuh"
 
 static inline cudaError_t fill_launch_one(const struct fill_launch *launch,
                                           const struct fill_params *p, cudaStream_t stream) {
     static void (*const kernels[FILL_KERNELS])(const struct fill_params) = {
-        fill_claims,        fill_places,           fill_rows_tokens,
-        fill_rows_indices,  fill_rows_indices_cut, fill_rows_bits,
-        fill_rows_bits_cut, fill_range_tiles,      fill_items};
+        fill_claims,           fill_places,     fill_rows_tokens,   fill_rows_indices,
+        fill_rows_indices_cut, fill_rows_bits,  fill_rows_bits_cut, fill_range_tiles,
+        fill_mask_words,       fill_mask_lists, fill_items};
     static_assert(FILL_SURE_SHARED == LAUNCH_SURE_SHARED, "what a fill is sized by");
     const void *kernel = (const void *)kernels[launch->kernel];
     void *arguments[] = {(void *)p};

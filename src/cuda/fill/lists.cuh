@@ -41,7 +41,7 @@ static __device__ __forceinline__ void rows_fill(const struct fill_params *p, in
 FILL_ROWS_KERNEL(fill_rows_tokens, 0, 0, 1, 2 - ARCHITECTURE_AFTER)
 FILL_ROWS_KERNEL(fill_rows_indices, 0, 0, 0, 2 - ARCHITECTURE_AFTER)
 FILL_ROWS_KERNEL(fill_rows_indices_cut, 1, 0, 0, 1)
-FILL_ROWS_KERNEL(fill_rows_bits, 0, 1, 0, 1)
+FILL_ROWS_KERNEL(fill_rows_bits, 0, 1, 0, 2 - ARCHITECTURE_AFTER)
 FILL_ROWS_KERNEL(fill_rows_bits_cut, 1, 1, 0, 1)
 
 #endif

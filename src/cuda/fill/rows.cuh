@@ -56,7 +56,7 @@ row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits, int tokens
     if (of_bits)
         r.bits = p->bits + r.given * bits_words(s);
     r.n = 0, r.claim = r.first = 0;
-    if (!of_bits && s->form == TESS_INDICES) {
+    if (!of_bits && s->form != TESS_BLOCK_ROWS) {
         r.n = (uint32_t)s->capacity, r.claim = r.n;
         r.index += (int64_t)r.given * r.n;
         r.first = (int64_t)i * r.n * (tokens ? 1 : (uint32_t)s->row_tiles);
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void row_read(const struct fill_params *p,
                                                 struct row_under_way *r, int of_bits) {
     const struct fill_shape *s = &p->shape;
     r->length = p->lengths ? p->lengths[r->batch] : (int32_t)s->n_kv;
-    if (!of_bits && s->form == TESS_INDICES) {
+    if (!of_bits && s->form != TESS_BLOCK_ROWS) {
         if (p->counts) {
             const int32_t count = p->counts[r->given];
             r->wrong = fill_count_wrong(count, (int32_t)r->n);
@@ -120,7 +120,7 @@ static __device__ __forceinline__ void row_check(const struct fill_params *p,
     if (!r->tokens)
         r->blocks = (uint32_t)fill_blocks(r->length, (int32_t)p->shape.block_kv);
     if (teller) {
-        if (!r->bits && p->shape.form == TESS_INDICES)
+        if (!r->bits && p->shape.form != TESS_BLOCK_ROWS)
             place_padded(p, r->given, r->batch);
         if (r->wrong != FILL_RIGHT) {
             tally_add(r->wrong == FILL_OVERFLOW ? TALLY_OVERFLOWS : TALLY_FAULTS, 1);
@@ -134,10 +134,10 @@ static __device__ __forceinline__ void column_write(const struct fill_params *p,
                                                     const struct row_under_way *r,
                                                     struct tile_under_way *t, uint32_t column,
                                                     int full, int64_t at) {
-    const int64_t width = p->shape.block_kv, begin = column * width;
+    const int32_t width = (int32_t)p->shape.block_kv;
     struct fill_run run;
-    run.begin = (int32_t)begin;
-    run.end = (int32_t)fill_least(begin + width, r->length);
+    run.begin = (int32_t)(column * (uint32_t)width);
+    run.end = run.begin + (width < r->length - run.begin ? width : r->length - run.begin);
     if (r->cut)
         run = fill_run_cut(&t->cut, run.begin, run.end);
     const int32_t count = run.end - run.begin;

@@ -17,6 +17,11 @@
 #define FILL_ROLLED _Pragma("unroll 1")
 #endif
 
+/* A loop whose arrays stay in registers. */
+#ifndef FILL_UNROLLED
+#define FILL_UNROLLED _Pragma("unroll")
+#endif
+
 #define TEAM_LANES 0xffffffffu
 
 /* Shared memory of a thread block over block rows: sums of each warp, then what each team has (host/fill.h). */
@@ -194,6 +199,11 @@ static __device__ __forceinline__ void run_store(struct list_run *to, int32_t ke
 static __device__ __forceinline__ void band_store(struct list_masked *to, int32_t key,
                                                   int32_t count, int32_t lo, int32_t hi) {
     *(int4 *)(void *)to = make_int4(key, count, lo, hi);
+}
+
+static __device__ __forceinline__ void bits_store(struct list_masked *to, int32_t key,
+                                                  int32_t count, int64_t word) {
+    band_store(to, key, count, (int32_t)(uint32_t)word, (int32_t)(word >> 32));
 }
 
 #endif

@@ -63,8 +63,8 @@ const char *decode_sm90_refuses(const struct problem *problem, const tess_target
     return decode_refuses(problem, target);
 }
 
-/* Granules are whole TMA tile copies of a page. */
-const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target) {
+/* Rows of 16 bits, of one view each, by Hopper's own instructions. */
+static const char *rows_refused(const struct problem *problem, const tess_target *target) {
     const struct caches *c = &problem->caches;
     const char *why = attention_sm90_refuses(problem, target);
     if (!why && (c->k_type != problem->type || c->v_type != problem->type))
@@ -73,8 +73,24 @@ const char *decode_blocks_refuses(const struct problem *problem, const tess_targ
         why = "it writes o of q's type";
     if (!why && problem->rope_dims)
         why = "it reads q and k of one view";
-    if (!why && INT64_C(1) << c->page_shift < FILL_GRANULE_LEAST)
+    return why;
+}
+
+/* Granules are whole TMA tile copies of a page. */
+const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target) {
+    const char *why = rows_refused(problem, target);
+    if (!why && INT64_C(1) << problem->caches.page_shift < FILL_GRANULE_LEAST)
         why = "its pages have 16 keys or more";
+    return why;
+}
+
+const char *decode_columns_refuses(const struct problem *problem, const tess_target *target) {
+    const struct modifiers *m = &problem->modifiers;
+    const char *why = rows_refused(problem, target);
+    if (!why && caches_paged(&problem->caches))
+        why = "it reads keys and values row behind row: page_size must be 0";
+    if (!why && (m->softcap != 0 || m->alibi || m->dropped))
+        why = "it computes no softcap, ALiBi or dropout";
     return why;
 }
 
@@ -142,6 +158,8 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .masked_end = lists->masked_end,
         .full = lists->full,
         .masked = lists->masked,
+        .words = lists->words_of_rows,
+        .masked_kind = args->work.filled->mask ? LIST_BITS : LIST_BAND,
         .tiles = lists->tiles,
         .table = given->page_table,
         .columns = given->table_stride,
@@ -162,6 +180,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .multiprocessors = args->target->multiprocessors,
         .packs = (int32_t)(args->work.filled->units / lists->tiles),
     };
+    to.run.image.words = lists->words_of_rows;
     to.k.rest = layout_of(&given->k_rope, paged, c->k_rope_type, p->rope_dims);
     to.run.granule_bits = fill_granule_bits(to.block_kv, paged ? to.rows : FILL_GRANULE_MOST);
     return to;

@@ -6,8 +6,8 @@
 #include "lists/fill.h"
 #include "lists/fill_rules.h"
 
-/* Place of a step: its key, -1 for none, its row of K and V, and the first and last tile row that list it.
- * Row r is row r % 2^shift of page r / 2^shift. */
+/* Place of a step: its key, -1 for none, its row of K and V, and the first and last tile row that list it; over a
+ * mask's lists 32 bits that decode_masked_key reads. Row r is row r % 2^shift of page r / 2^shift. */
 struct decode_place {
     int32_t key, row;
     int16_t first, last;
@@ -38,6 +38,9 @@ struct decode_params {
     const int64_t *keys, *full_ptr, *full_end, *masked_ptr, *masked_end;
     const struct list_run *full;
     const struct list_masked *masked;
+    const uint64_t
+        *words; /* rows of a tile's keys, where masked runs are bits; NULL: they are bands */
+    int32_t masked_kind;  /* LIST_BAND or LIST_BITS */
     int64_t tiles;        /* tiles of a list */
     const int32_t *table; /* [batch] rows, NULL: not paged, and pages hold 2^31 rows */
     int64_t columns;      /* entries from row to row of the table */
@@ -64,6 +67,7 @@ const char *decode_refuses(const struct problem *problem, const tess_target *tar
 const char *decode_64_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_sm90_refuses(const struct problem *problem, const tess_target *target);
 const char *decode_blocks_refuses(const struct problem *problem, const tess_target *target);
+const char *decode_columns_refuses(const struct problem *problem, const tess_target *target);
 /* Words that tess_plan_print has beside a kernel's name, as snprintf writes them. */
 int decode_detail(const struct kernel_args *args, char *room, size_t size);
 

@@ -3,6 +3,7 @@
 #include "base/status.h"
 #include "host/launch.h"
 #include "host/merge.h"
+#include "host/pool.h"
 #include "host/select.h"
 #include "host/table.h"
 
@@ -205,7 +206,11 @@ const struct backend *cuda_kernels(void) {
                    .release = cuda_release,
                    .synchronize = cuda_synchronize},
         .image = {CUDA_IMAGE, .upload = cuda_image_upload},
-        .call = {.merge = cuda_merge_run, .select = cuda_select_run},
+        .call = {.merge = cuda_merge_run,
+                 .select = cuda_select_run,
+                 .pool = cuda_pool_run,
+                 .score = cuda_score_run,
+                 .columns = cuda_columns_run},
     };
     return &backend;
 }

@@ -106,6 +106,29 @@ static const char *blocks_refused(const struct fill_shape *shape) {
                : NULL;
 }
 
+/* Tiles of fewer rows would be mostly padding, and parts of wider blocks are copied as one by TMA. A mask's rows
+ * that list a key are not consecutive. */
+static int columns_refuse(const struct fill_shape *shape, int64_t rows) {
+    return shape->form == TESS_RANGES || shape->form == TESS_MASK ||
+           min_i64(shape->block_q, shape->n_q) < rows || shape->block_q % rows ||
+           shape->block_kv >= FILL_GRANULE_LEAST;
+}
+static const char *columns_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 64) ? "it walks filled lists of blocks of 64 queries, or a "
+                                       "multiple, and 1 to 8 keys, of no mask"
+                                     : NULL;
+}
+static const char *columns128_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 128) ? "it walks filled lists of blocks of 128 queries, or a "
+                                        "multiple, and 1 to 8 keys, of no mask"
+                                      : NULL;
+}
+static const char *columns192_refused(const struct fill_shape *shape) {
+    return columns_refuse(shape, 192) ? "it walks filled lists of blocks of 192 queries, or a "
+                                        "multiple, and 1 to 8 keys, of no mask"
+                                      : NULL;
+}
+
 /* ---- CTAs and steps ---- */
 
 static int32_t head_of(const struct kernel *kernel) {
@@ -179,12 +202,6 @@ static int32_t forward_workers(const struct kernel *kernel, const tess_target *t
 
 /* ---- costs ---- */
 
-/* Heads are padded to those of the instance. */
-static double padded_dims(const struct trial *trial) {
-    const struct forward_kernel *own = trial->kernel->own;
-    return (double)(own->d_qk + own->d_v);
-}
-
 /* Parts of a gradient's dims have scores computed anew for each. Over keys scores are computed once for both
  * gradients, unless these have kernels of their own. */
 static double gradient_dims(const struct trial *trial) {
@@ -195,6 +212,12 @@ static double gradient_dims(const struct trial *trial) {
     if (trial->kernel->stage == TESS_STAGE_GRADIENT_ROWS)
         return (double)(2 * cuts * d + d);
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
+}
+
+/* Hopper's forward of 64 and 128 dims: the quotients of docs/notes/hopper.md, "Score modifiers". */
+static double modified_score(const struct problem *problem) {
+    const struct modifiers *m = &problem->modifiers;
+    return (m->softcap != 0 ? .057 : 0) + (m->alibi ? .06 : 0) + (m->dropped ? .115 : 0);
 }
 
 /* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. `even`: a
@@ -214,7 +237,7 @@ static double parts_most(const struct trial *t) {
 /* Items of `tiles` tiles, split for their length alone where combining has no known cost (schedule.h). */
 static double items_of(const struct trial *t, double tiles) {
     const double wanted = floor(2 * t->target->multiprocessors / tiles) + 1;
-    const int whole = t->kernel->cost.combine > 0 || !cuda_family_of(t->kernel)->waves;
+    const int whole = t->kernel->family->combine > 0 || !cuda_family_of(t->kernel)->waves;
     return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
 }
 
@@ -232,9 +255,15 @@ static double drained_seconds(const struct trial *t) {
     const double n = family->waves ? waves(items, workers, t->target->multiprocessors, even)
                                    : ceil(items / workers);
     const double whole = seconds / items * workers * n;
-    if (t->kernel->cost.combine == 0 || parts_most(t) < 2)
+    if (t->kernel->family->combine == 0 || parts_most(t) < 2)
         return whole;
-    return fmin(whole, seconds + t->kernel->cost.combine + workers * cost_part(t));
+    return fmin(whole, seconds + t->kernel->family->combine + workers * cost_part(t));
+}
+
+/* Seconds that count masked keys twice: three consumers wait for the masks of each (docs/notes/planning.md). */
+static double unions_avoided(const struct trial *t) {
+    const double masked = t->sums->masked_keys / (t->sums->full_keys + t->sums->masked_keys);
+    return (1 + (masked > 0 ? masked : 0)) * drained_seconds(t);
 }
 
 /* Whether a CTA of a filled plan has a multiprocessor for itself. */
@@ -248,39 +277,40 @@ const struct family family_staged = {.refuses = staged_refuses, .seconds = cost_
 const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_rows};
 
 /* Fused kernels over lists that are packed with the plan. */
-#define PACKED                                                                                     \
-    .refuses = forward_refuses, .seconds = drained_seconds, .dims = padded_dims,                   \
-    .workers = forward_workers, .lists = LISTS_PACKED
+#define PACKED(answers)                                                                            \
+    .refuses = forward_refuses, .seconds = answers, .modified = modified_score,                    \
+    .workers = forward_workers, .prepare = &prepare_lists, .lists = LISTS_PACKED
 
 /* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
-#define HOPPER(how, most)                                                                          \
-    .family = {PACKED,           .packing = how,     .packed_rows = most,                          \
-               .part_keys = 512, .parts_rate = 2e12, .weighed = 1},                                \
+#define HOPPER(answers, how, most)                                                                 \
+    .family = {PACKED(answers),    .packing = how,  .packed_rows = most, .part_keys = 512,         \
+               .parts_rate = 2e12, .combine = 5e-6, .weighed = 1},                                 \
     .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
-const struct cuda_family family_sm90 = {HOPPER(PACK_EXACT, 128),
+const struct cuda_family family_sm90 = {HOPPER(drained_seconds, PACK_EXACT, 128),
                                         .heights = "its query tiles have 32, 64 or 128 rows"};
-const struct cuda_family family_sm90_r192 = {HOPPER(PACK_EXACT, 0),
+const struct cuda_family family_sm90_r192 = {HOPPER(unions_avoided, PACK_EXACT, 0),
                                              .heights = "its query tiles have 192 rows"};
-const struct cuda_family family_sm90_r64 = {HOPPER(PACK_FULL, 64),
+const struct cuda_family family_sm90_r64 = {HOPPER(drained_seconds, PACK_FULL, 64),
                                             .heights = "its query tiles have 8, 16, 32 or 64 rows",
                                             .resident = resident_sm90_r64};
-const struct cuda_family family_sm90_wide = {HOPPER(PACK_EXACT, 64),
+const struct cuda_family family_sm90_wide = {HOPPER(drained_seconds, PACK_EXACT, 64),
                                              .heights = "its query tiles have 32 or 64 rows"};
-const struct cuda_family family_sm90_pair = {
-    HOPPER(PACK_EXACT, 64), .heights = "its query tiles have 32 or 64 rows", .cluster = 2};
+const struct cuda_family family_sm90_pair = {HOPPER(drained_seconds, PACK_EXACT, 64),
+                                             .heights = "its query tiles have 32 or 64 rows",
+                                             .cluster = 2};
 
 /* The last family of a type is not weighed: it takes what is left. */
-const struct cuda_family family_sm80 = {.family = {PACKED},
+const struct cuda_family family_sm80 = {.family = {PACKED(drained_seconds), .skips = 1},
                                         .granule = ATTENTION_GRANULE,
                                         .waves = 1,
                                         .step = step_sm80,
                                         .resident = resident_sm80};
-const struct cuda_family family_sm80_f32 = {.family = {PACKED},
+const struct cuda_family family_sm80_f32 = {.family = {PACKED(drained_seconds), .skips = 1},
                                             .granule = ATTENTION_GRANULE_F32,
                                             .step = step_sm80,
                                             .resident = resident_sm80};
 #define SMALL_M                                                                                    \
-    .family = {PACKED, .weighed = 1}, .granule = ATTENTION_GRANULE_SMALL_M,                        \
+    .family = {PACKED(drained_seconds), .weighed = 1}, .granule = ATTENTION_GRANULE_SMALL_M,       \
     .resident = resident_small_m
 const struct cuda_family family_small_m = {
     SMALL_M, .heights = "its query tiles have 8 rows (of more than 64 dims 16 as well, of 193 to "
@@ -295,6 +325,8 @@ const struct cuda_family family_small_m_16bit = {
                .seconds = drained_seconds,                                                         \
                .dims = gradient_dims,                                                              \
                .workers = forward_workers,                                                         \
+               .prepare = &prepare_lists,                                                          \
+               .skips = 1,                                                                         \
                .lists = LISTS_PACKED},                                                             \
     .step = gradient_step, .resident = gradient_resident
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
@@ -309,12 +341,13 @@ const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GR
                .packed_rows = most,                                                                \
                .part_keys = keys,                                                                  \
                .whole_shares = whole_shares,                                                       \
+               .combine = 4e-6,                                                                    \
                __VA_ARGS__}
 #define DECODE_LOW(most) DECODE(most, DECODE_CHUNK, .weighed = 1)
 #define DECODE_HIGH(most) DECODE(most, SCHEDULE_CHUNK, .weighed = 0)
 /* Blocks have heads padded as the forward's are. */
 #define DECODE_BLOCKS(most)                                                                        \
-    DECODE(most, SCHEDULE_CHUNK, .weighed = 1, .dims = padded_dims,                                \
+    DECODE(most, SCHEDULE_CHUNK, .weighed = 1, .modified = modified_score,                         \
            .refuses_filled = blocks_refused)
 const struct cuda_family family_decode_4 = {DECODE_LOW(4), .refuses = decode_refuses,
                                             .heights = "its query tiles have 1, 2 or 4 rows"};
@@ -339,3 +372,13 @@ const struct cuda_family family_decode_blocks = {
 const struct cuda_family family_decode_blocks128 = {
     DECODE_BLOCKS(0), .refuses = decode_blocks_refuses, .maps = MAPS_ALONE,
     .heights = "its query tiles have 128 rows"};
+#define DECODE_COLUMNS(refused)                                                                    \
+    DECODE(0, SCHEDULE_CHUNK, .weighed = 1, .modified = modified_score,                            \
+           .refuses_filled = refused),                                                             \
+        .refuses = decode_columns_refuses
+const struct cuda_family family_decode_columns = {DECODE_COLUMNS(columns_refused),
+                                                  .heights = "its query tiles have 64 rows"};
+const struct cuda_family family_decode_columns128 = {DECODE_COLUMNS(columns128_refused),
+                                                     .heights = "its query tiles have 128 rows"};
+const struct cuda_family family_decode_columns192 = {DECODE_COLUMNS(columns192_refused),
+                                                     .heights = "its query tiles have 192 rows"};

@@ -2,18 +2,35 @@
 #include "host/fill.h"
 
 #define RESIDENT_THREADS 2048 /* threads of a multiprocessor */
+#define RESIDENT_BITS 1024    /* threads that walk bits, by registers */
 #define WORDS_OF_THREAD 64    /* words of a bitmap, at most */
 #define ENTRIES_OF_THREAD 4   /* entries of a block row, or words: fewer do not pay */
 #define STAGE_OF_THREAD 32    /* columns in shared memory, at most */
 #define MOST_CHUNKS 64        /* thread blocks that each sum what lies before them */
 #define LEAST_CHUNK 2048
+#define MASK_MOST_BLOCKS (1 << 20) /* thread blocks that read a mask */
 
-size_t cuda_fill_scratch(const struct fill_shape *shape) {
-    (void)shape;
-    return FILL_MOST_BLOCKS * (TALLIES + 1) * sizeof(uint64_t);
+/* Scratch: tallies and first faults of thread blocks; of a mask pairs of blocks, and keys that are listed. */
+struct scratch {
+    uint64_t *tallies, *firsts;
+    uint32_t *pairs, *listed;
+};
+static size_t scratch_take(struct scratch *to, const struct fill_shape *s, void *memory) {
+    const size_t tiles = s->form == TESS_MASK ? (size_t)(s->batches * s->heads * s->tiles) : 0;
+    struct carve c = {.base = memory};
+    to->tallies = carve_take_panel(&c, FILL_MOST_BLOCKS, TALLIES, sizeof *to->tallies);
+    to->firsts = carve_take(&c, FILL_MOST_BLOCKS, sizeof *to->firsts);
+    to->pairs = carve_take_panel(&c, tiles, (size_t)s->cols, sizeof *to->pairs);
+    to->listed = carve_take_panel(&c, tiles, (size_t)mask_marks(s), sizeof *to->listed);
+    return c.used;
 }
 
-int64_t cuda_fill_workers(const tess_target *target) {
+size_t cuda_fill_scratch(const struct fill_shape *shape) {
+    struct scratch sizes;
+    return scratch_take(&sizes, shape, NULL);
+}
+
+int64_t cuda_workers(const tess_target *target) {
     return target->multiprocessors;
 }
 
@@ -69,14 +86,23 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
     const int64_t room = max_i64(target->multiprocessors * RESIDENT_THREADS / rows,
                                  RESIDENT_THREADS * bitmaps / most);
     p->threads = row_threads(max_i64(words, entries) / ENTRIES_OF_THREAD, room, words);
+    const int64_t stage = FILL_STAGED(s->cols) * (int64_t)sizeof(uint16_t); /* bytes of a warp */
+    const int64_t warps = s->form == TESS_BLOCK_BITS
+                              ? (most - FILL_SUMS * (int64_t)sizeof(uint64_t)) / stage
+                              : FILL_ROW_THREADS / 32; /* warps that find room */
+    while (p->threads / 32 > warps)
+        p->threads /= 2;
+    p->block = p->threads == 32 ? 32 * (int32_t)min_i64(FILL_WARPS, warps) : p->threads;
+    if (s->form == TESS_BLOCK_BITS)
+        p->room = (int32_t)(p->threads / 32 * stage / (int64_t)sizeof(uint32_t));
     p->thread_bits = __builtin_ctz((unsigned)p->threads);
     p->pairs = s->form == TESS_INDICES && s->capacity % 2 == 0 && (uintptr_t)p->indices % 8 == 0;
-    p->block = p->threads == 32 ? 32 * FILL_WARPS : p->threads;
     const int64_t teams = p->block / p->threads;
     if (s->form != TESS_BLOCK_BITS)
         team_divide(p, (most - rows_shared(p)) / ((int64_t)sizeof(uint32_t) * teams), words,
                     min_i64(s->capacity, s->cols));
-    const int64_t at_once = min_i64(RESIDENT_THREADS / p->block, most / rows_shared(p));
+    const int64_t threads = s->form == TESS_BLOCK_BITS ? RESIDENT_BITS : RESIDENT_THREADS;
+    const int64_t at_once = min_i64(threads / p->block, most / rows_shared(p));
     p->blocks = (int32_t)min_i64(min_i64(chunks(rows, teams), FILL_MOST_BLOCKS),
                                  target->multiprocessors * max_i64(1, at_once));
 }
@@ -84,6 +110,8 @@ static void rows_divide(struct fill_params *p, const tess_target *target) {
 struct fill_params fill_params_of(const struct fill_job *job) {
     const tess_device_pattern *given = job->pattern;
     const struct fill_shape *s = job->shape;
+    struct scratch scratch;
+    scratch_take(&scratch, s, job->scratch);
     struct fill_params p = {.shape = *s,
                             .splits = *job->splits,
                             .arrays = job->arrays,
@@ -91,12 +119,16 @@ struct fill_params fill_params_of(const struct fill_job *job) {
                             .counts = given->counts,
                             .row_ptr = given->row_ptr,
                             .bits = given->bits,
+                            .mask = given->mask,
                             .lengths = given->lengths,
                             .header = job->header,
+                            .report = job->report,
                             .items = job->items,
                             .combines = job->combines,
-                            .tallies = job->scratch,
-                            .firsts = (uint64_t *)job->scratch + FILL_MOST_BLOCKS * TALLIES,
+                            .tallies = scratch.tallies,
+                            .firsts = scratch.firsts,
+                            .mask_pairs = scratch.pairs,
+                            .mask_listed = scratch.listed,
                             .layout = job->layout,
                             .units = job->units,
                             .list_heads = job->list_heads,
@@ -109,6 +141,10 @@ struct fill_params fill_params_of(const struct fill_job *job) {
     if (s->form == TESS_RANGES)
         p.blocks = (int32_t)min_i64(chunks(s->batches * s->heads * s->tiles, FILL_TILE_THREADS),
                                     FILL_MOST_BLOCKS);
+    else if (s->form == TESS_MASK)
+        p.block = 32 * FILL_WARPS,
+        p.blocks =
+            (int32_t)min_i64(chunks(s->batches * s->heads * s->rows, FILL_WARPS), FILL_MOST_BLOCKS);
     else
         rows_divide(&p, job->target);
     return p;
@@ -124,6 +160,12 @@ static int32_t items_threads(const struct fill_params *p) {
     return threads;
 }
 
+/* Thread blocks that read a mask: a warp takes 128 keys of a query tile, and more where tiles are many. */
+static int32_t mask_blocks(const struct fill_shape *s) {
+    const int64_t warps = s->batches * s->heads * s->tiles * chunks(s->n_kv, 128);
+    return (int32_t)min_i64(chunks(warps, FILL_MASK_WARPS), MASK_MOST_BLOCKS);
+}
+
 int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_MOST_LAUNCHES]) {
     const struct fill_shape *s = &p->shape;
     const int64_t given = s->batch * s->heads * s->rows;
@@ -131,6 +173,7 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
     const size_t sums = FILL_SUMS * sizeof(uint64_t);
     const int tokens = !bits && !cut && s->block_kv == 1 && s->row_tiles == 1;
     const enum fill_kernel rows = s->form == TESS_RANGES ? FILL_RANGE_TILES
+                                  : s->form == TESS_MASK ? FILL_MASK_ROWS
                                   : tokens
                                       ? FILL_TOKENS
                                       : (enum fill_kernel)((bits ? FILL_BITS : FILL_INDICES) + cut);
@@ -142,6 +185,8 @@ int32_t fill_launches(const struct fill_params *p, struct fill_launch out[FILL_M
     if (bits || s->form == TESS_BLOCK_ROWS)
         out[n++] = (struct fill_launch){FILL_PLACES, (int32_t)chunks(given, p->place_chunk),
                                         FILL_THREADS, sums};
+    if (s->form == TESS_MASK)
+        out[n++] = (struct fill_launch){FILL_MASK_WORDS, mask_blocks(s), 32 * FILL_MASK_WARPS, 0};
     out[n++] = (struct fill_launch){rows, p->blocks, p->block, (size_t)rows_shared(p)};
     if (p->blocks > 1)
         out[n++] = (struct fill_launch){FILL_ITEMS, (int32_t)chunks(p->units, p->items_chunk),

@@ -63,37 +63,19 @@ tess_status staged_run(const struct kernel_args *args, tess_error *error) {
     return answer(args, code, error);
 }
 
-tess_status forward_run(const struct kernel_args *args, tess_error *error) {
-    const tess_status status = device_is_current(args->target, args->function, error);
-    if (status)
-        return status;
-    const struct attention_params p = attention_params_of(args);
-    return answer(args, launch_of(args)->forward(&p, args->stream), error);
-}
-
-tess_status decode_run(const struct kernel_args *args, tess_error *error) {
-    const tess_status status = device_is_current(args->target, args->function, error);
-    if (status)
-        return status;
-    const struct decode_params p = decode_params_of(args);
-    return answer(args, launch_of(args)->decode(&p, args->stream), error);
-}
-
-tess_status gradient_run(const struct kernel_args *args, tess_error *error) {
-    const tess_status status = device_is_current(args->target, args->function, error);
-    if (status)
-        return status;
-    const struct gradient_params p = gradient_params_of(args);
-    return answer(args, launch_of(args)->gradient(&p, args->stream), error);
-}
-
-tess_status delta_run(const struct kernel_args *args, tess_error *error) {
-    const tess_status status = device_is_current(args->target, args->function, error);
-    if (status)
-        return status;
-    const struct delta_params p = delta_params_of(args);
-    return answer(args, launch_of(args)->delta(&p, args->stream), error);
-}
+/* Runs of kernels of a kind, which take parameters of their own. */
+#define RUN(kind, its_params)                                                                      \
+    tess_status kind##_run(const struct kernel_args *args, tess_error *error) {                    \
+        const tess_status status = device_is_current(args->target, args->function, error);         \
+        if (status)                                                                                \
+            return status;                                                                         \
+        const struct its_params p = its_params##_of(args);                                         \
+        return answer(args, launch_of(args)->kind(&p, args->stream), error);                       \
+    }
+RUN(forward, attention_params)
+RUN(decode, decode_params)
+RUN(gradient, gradient_params)
+RUN(delta, delta_params)
 
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     const tess_status status = device_is_current(job->target, job->function, error);

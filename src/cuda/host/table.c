@@ -20,10 +20,17 @@ static const int32_t decode_rows_32[] = {1, 2, 4, 8, 16, 32, 0};
 static const int32_t decode_rows_64[] = {1, 2, 4, 8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks[] = {8, 16, 32, 64, 0};
 static const int32_t decode_rows_blocks128[] = {128, 0};
+static const int32_t decode_rows_columns[] = {64, 0};
+static const int32_t decode_rows_columns192[] = {192, 0};
+#define decode_rows_columns128 decode_rows_blocks128
 #define decode_rows_16f decode_rows_16
 #define decode_rows_sm90 decode_rows_64
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
+
+/* Measured costs, which both types of 16 bits share. */
+#define CUDA_COSTS(kernel, ...) static const struct step_cost costs_##kernel[] = {__VA_ARGS__, {0}};
+#include "costs.def"
 
 #define LIST(...) __VA_ARGS__
 /* A kernel of heads of up to so many dims. */
@@ -33,23 +40,25 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .too_wide = "its heads have at most " #head " dims",                                       \
         .v_too_wide = "its values have at most " #head_v " dims", .v_in_k = shared                 \
     }
-#define FORWARD_ROW(its_type, its_name, its_family, head, head_v, arguments, heights, bytes, ...)  \
+#define FORWARD_ROW(its_type, its_name, costs, its_family, head, head_v, arguments, heights,       \
+                    bytes)                                                                         \
     {                                                                                              \
         .name = "cuda_attention_" its_name, .stage = TESS_STAGE_ATTENTION,                         \
-        .family = &family_##its_family.family, .cost = {__VA_ARGS__},                              \
+        .family = &family_##its_family.family, .steps = costs,                                     \
         .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]){LIST bytes},       \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0), .unusable = cuda_unusable,          \
         .workspace = attention_workspace, .run = forward_run                                       \
     }
-#define CUDA_FORWARD_f32(name, ...) FORWARD_ROW(TESS_F32, "f32_" #name, __VA_ARGS__)
+#define CUDA_FORWARD_f32(name, ...)                                                                \
+    FORWARD_ROW(TESS_F32, "f32_" #name, costs_f32_##name, __VA_ARGS__)
 #define CUDA_FORWARD_16bit(name, ...)                                                              \
-    FORWARD_ROW(TESS_BF16, "bf16_" #name, __VA_ARGS__),                                            \
-        FORWARD_ROW(TESS_F16, "f16_" #name, __VA_ARGS__)
+    FORWARD_ROW(TESS_BF16, "bf16_" #name, costs_bf16_##name, __VA_ARGS__),                         \
+        FORWARD_ROW(TESS_F16, "f16_" #name, costs_bf16_##name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
 #define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION,                            \
-        .family = &family_decode_##high.family, .cost = {__VA_ARGS__}, .rows = decode_rows_##high, \
+        .family = &family_decode_##high.family, __VA_ARGS__, .rows = decode_rows_##high,           \
         .shared = (const int64_t[]){bytes, bytes, bytes, bytes, bytes, bytes, bytes},              \
         .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k), .unusable = cuda_unusable,  \
         .workspace = attention_workspace, .refuses_run = decode_refuses_run, .run = decode_run     \

@@ -46,13 +46,8 @@ int64_t cuda_memory_rate(int32_t architecture);
 
 /* Answers to planning, and for its images. */
 #define CUDA_PLANNING                                                                              \
-    .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS,                                 \
-    .prepare = {.make = prepare_lists,                                                             \
-                .free = prepare_free,                                                              \
-                .memory = prepare_memory,                                                          \
-                .unevenness = prepare_unevenness},                                                 \
-    .fill = {.workers = cuda_fill_workers, .scratch = cuda_fill_scratch, .run = cuda_fill_run},    \
-    .detail = cuda_detail
+    .name = "cuda", .kernels = cuda_table, .n_kernels = CUDA_ROWS, .workers = cuda_workers,        \
+    .fill = {.scratch = cuda_fill_scratch, .run = cuda_fill_run}, .detail = cuda_detail
 #define CUDA_IMAGE .size = cuda_image_size, .header = cuda_image_header
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */

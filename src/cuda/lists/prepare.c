@@ -14,8 +14,13 @@ static enum operand_path path_of(const struct kernel_args *args, int32_t granule
     return tma ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
 }
 
-tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
-                          tess_error *error) {
+static void prepared_free(struct prepared *prepared) {
+    granules_free(&prepared->granules);
+    free(prepared);
+}
+
+static tess_status prepared_make(struct prepared **out, const struct kernel_args *args,
+                                 tess_error *error) {
     const struct kernel *kernel = args->kernel;
     const int32_t rows = args->work.lists->tile_rows;
     const struct cuda_family *family = cuda_family_of(kernel);
@@ -37,7 +42,7 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
     const tess_status status =
         granules_make(&prepared->granules, args->work.lists, args->work.schedule, &rules, error);
     if (status) {
-        prepare_free(prepared);
+        prepared_free(prepared);
         return status;
     }
     prepared->path = path_of(args, prepared->granules.size);
@@ -46,15 +51,13 @@ tess_status prepare_lists(struct prepared **out, const struct kernel_args *args,
     return TESS_OK;
 }
 
-void prepare_free(struct prepared *prepared) {
-    granules_free(&prepared->granules);
-    free(prepared);
-}
-
-size_t prepare_memory(const struct prepared *prepared) {
+static size_t prepared_memory(const struct prepared *prepared) {
     return sizeof *prepared + granules_memory(&prepared->granules);
 }
 
-double prepare_unevenness(const struct prepared *prepared) {
+static double prepared_unevenness(const struct prepared *prepared) {
     return granules_unevenness(&prepared->granules);
 }
+
+const struct prepare_services prepare_lists = {prepared_make, prepared_free, prepared_memory,
+                                               prepared_unevenness};

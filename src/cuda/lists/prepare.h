@@ -52,10 +52,6 @@ static inline const struct cuda_family *cuda_family_of(const struct kernel *kern
     return (const struct cuda_family *)(const void *)kernel->family;
 }
 
-/* Rows of struct backend (kernels.h). */
-tess_status prepare_lists(struct prepared **out, const struct kernel_args *args, tess_error *error);
-void prepare_free(struct prepared *prepared);
-size_t prepare_memory(const struct prepared *prepared);
-double prepare_unevenness(const struct prepared *prepared);
+extern const struct prepare_services prepare_lists;
 
 #endif

@@ -2,7 +2,6 @@
 #ifndef TESSERA_CUDA_STAGED_GRID_CUH
 #define TESSERA_CUDA_STAGED_GRID_CUH
 
-#include "device/launch.cuh"
 #include "host/staged.h"
 
 #include <cuda_runtime.h>
@@ -43,24 +42,6 @@ static inline cudaError_t grid_launch_instance(const struct grid_instance *insta
     while (i > 0 && (int64_t)instances[i].shared > p->shared)
         i--;
     return instances[i].launch(p, stream);
-}
-
-/* Launches one thread block for each unit, with SHARED bytes of dynamic shared memory. More units
- * than a grid holds, 2^31, would take more scores than any memory. */
-template <int SHARED>
-static inline cudaError_t grid_launch_units(void (*kernel)(const struct staged_params),
-                                            int64_t units, int threads,
-                                            const struct staged_params *p, cudaStream_t stream) {
-    if (units == 0)
-        return cudaSuccess;
-    if (units > INT32_MAX)
-        return cudaErrorInvalidConfiguration;
-    const cudaError_t code = launch_shared<SHARED>((const void *)kernel);
-    if (code != cudaSuccess)
-        return code;
-    void *arguments[] = {(void *)p};
-    return cudaLaunchKernel((const void *)kernel, dim3((unsigned)units), dim3(threads), arguments,
-                            SHARED, stream);
 }
 
 #endif

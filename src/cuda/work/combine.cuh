@@ -58,7 +58,9 @@ combine_run(const struct attention_params &p) {
 /* Filled lists: packed heads of a part have slots side by side. */
 static __device__ __forceinline__ struct combine_row
 combine_row_of(const struct decode_params &p, const struct combine_item &combine, int row) {
-    const int32_t query = filled_row_query(p, row), packed = filled_row_head(p, row);
+    const bool one = p.run.tile_heads == 1; /* tiles of any height, a power of two or not */
+    const int32_t query = one ? row : filled_row_query(p, row);
+    const int32_t packed = one ? 0 : filled_row_head(p, row);
     const int32_t first = combine.batch_head * p.run.tile_heads;
     struct combine_row to =
         combine_row_at(p.run, combine.first_slot * p.run.tile_heads + packed, query);

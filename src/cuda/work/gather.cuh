@@ -1,41 +1,14 @@
-/* cp.async gather of listed keys. A step is KEYS places of a tile's granules (KV
+/* cp.async gather of keys that lists of the host name, by the read-only path. A step is KEYS places of a tile's granules (KV
  * chunks, lists/granules.h). Each warp gathers KEYS / WARPS rows of K and of V into shared memory,
  * for granules of any size. Where a granule of the step has a mask, the row masks are put beside
  * them. Places without a key get zeros and an empty row mask. */
 #ifndef TESSERA_CUDA_GATHER_CUH
 #define TESSERA_CUDA_GATHER_CUH
 
-#include "host/forward.h"
-#include "device/convert.cuh"
 #include "device/copy.cuh"
 #include "device/swizzle.cuh"
 #include "device/warp.cuh"
-
-/* First element of head (b, h) of a tensor. */
-template <class T>
-static __device__ __forceinline__ char *attention_head(const struct rows_view &view, int32_t b,
-                                                       int32_t h) {
-    return reinterpret_cast<char *>(static_cast<T *>(view.data) + b * view.stride[0] +
-                                    h * view.stride[1]);
-}
-
-/* Up to 16 bytes of a row, loaded element by element and multiplied by `scale`; zeros past
- * `bytes`. */
-template <class T>
-static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
-                                                          float scale) {
-    union {
-        T x[16 / sizeof(T)];
-        uint4 all;
-    } piece;
-    piece.all = {0, 0, 0, 0};
-    const T *elements = reinterpret_cast<const T *>(from);
-#pragma unroll
-    for (int i = 0; i < (int)(16 / sizeof(T)); i++)
-        if (i * (int)sizeof(T) < bytes)
-            from_f32(&piece.x[i], to_f32(elements[i]) * scale);
-    return piece.all;
-}
+#include "work/views.cuh"
 
 /* Copy mode of a tensor's rows into a panel. */
 struct attention_copy_mode {

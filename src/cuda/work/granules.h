@@ -98,6 +98,25 @@ FILL_RULE struct fill_granule fill_granule_of(int32_t key, int32_t count, int32_
     return g;
 }
 
+/* A listed key of a block: rows first ... first + count - 1 of a tile list it. key -1: it is not listed. */
+struct fill_column {
+    int32_t key, first, count;
+};
+
+/* Key c of the block of `width` keys, as fill_granule_of has blocks, by a tile of `rows` rows. */
+FILL_RULE struct fill_column fill_column_of(int32_t key, int32_t count, int32_t lo, int32_t hi,
+                                            int32_t width, int32_t c, int32_t rows) {
+    const int32_t at = c - (key & (width - 1)); /* within the run */
+    struct fill_column column;
+    column.key = -1, column.first = column.count = 0;
+    if (at < 0 || at >= count)
+        return column;
+    column.key = key + at;
+    column.first = fill_between(at - hi, 0, rows);
+    column.count = fill_between(at - lo + 1, column.first, rows) - column.first;
+    return column;
+}
+
 /* The page of a key by its batch's row of the table; -1: there is no such page, and the key is not listed. */
 FILL_RULE int32_t fill_page(const int32_t *row, int32_t key, int32_t shift, int32_t pages) {
     const int32_t page = row[key >> shift];
@@ -110,6 +129,23 @@ FILL_RULE int fill_window_short(uint32_t window, int32_t bits) {
 }
 FILL_RULE int fill_window_has(uint32_t window, int32_t c) {
     return c >= fill_window_begin(window) && c < fill_window_end(window);
+}
+/* All columns of a granule, and those within its window. */
+FILL_RULE uint64_t fill_granule_all(int32_t bits) {
+    return UINT64_MAX >> (64 - (1 << bits));
+}
+FILL_RULE uint64_t fill_window_columns(uint32_t window) {
+    return fill_ones(fill_window_begin(window), fill_window_end(window) - 1);
+}
+
+/* Window of a granule of a run of bits, whose keys have words of the rows that list them. */
+#define FILL_WINDOW_BITS UINT32_C(0xff00)
+
+/* Columns of the at-th granule of run i of bits that some row lists. each: log2 of a block's granules. */
+FILL_RULE uint64_t fill_granule_listed(const uint64_t *listed, int64_t i, int32_t at, int32_t each,
+                                       int32_t bits) {
+    const int32_t first = at << bits, words = bits + each > 6 ? 2 : 1;
+    return listed[i * words + (first >> 6)] >> (first & 63) & fill_granule_all(bits);
 }
 
 /* Columns before x among a thread's 8 i + t2, + 1 of a product's accumulators, t2 being 0, 2, 4 or 6: bits

@@ -5,7 +5,8 @@
 #include "host/decode.h"
 #include "work/runs.h"
 
-/* Head of a tile's row among the packed ones, and its query: tile_rows is a power of two. */
+/* Head of a tile's row among the packed ones, and its query: tile_rows is a power of two where heads are packed, and
+ * in decode. */
 static __device__ __forceinline__ int32_t filled_row_head(const struct decode_params &p, int row) {
     return row >> (__ffs(p.run.tile_rows) - 1);
 }

@@ -52,8 +52,9 @@ decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct 
 /* Hands this warp's places of a step to warpgroup 1, and whether some row of a tile does not list some of
  * them. Lane from + i holds place i. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place &place, int from) {
+static __device__ __forceinline__ void decode_sm90_hand_places(char *memory, uint32_t stage,
+                                                               const struct decode_place &place,
+                                                               int from, bool bits) {
     const int warp = (int)threadIdx.x / 32, i = warp_lane() - from;
     const bool mine = i >= 0 && i < shape::ROWS_WARP;
     struct decode_place *const places =
@@ -61,7 +62,7 @@ decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place 
     if (mine)
         places[warp * shape::ROWS_WARP + i] = place;
     const uint32_t partial =
-        __ballot_sync(WARP_ALL, mine && (place.first > 0 || place.last < shape::M - 1));
+        __ballot_sync(WARP_ALL, mine && (bits || place.first > 0 || place.last < shape::M - 1));
     if (warp_lane() == 0)
         reinterpret_cast<uint32_t *>(memory + shape::PARTIAL)[4 * stage + (uint32_t)warp] = partial;
 }
@@ -92,7 +93,7 @@ decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p
             next = decode_find(p, item, list, at);
         }
         barrier_wait(ring_barrier<shape::STAGES>(shared + shape::K_EMPTY, step), parity);
-        decode_sm90_hand_places<shape>(memory, stage, place, from);
+        decode_sm90_hand_places<shape>(memory, stage, place, from, p.words != NULL);
         if (shape::STORED) {
             const uint32_t scales = shared + (uint32_t)decode_sm90_scales_at<shape>(step);
             decode_sm90_copy_fp8<shape>(to, scales, p, item, place, from);

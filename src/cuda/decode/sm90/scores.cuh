@@ -193,7 +193,9 @@ decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
         __syncwarp();
     }
     if (partial.x | partial.y | partial.z | partial.w)
-        decode_mask<shape>(tiles, by.lane, places);
+        decode_mask<shape>(tiles, p, by.lane, places, [&](int32_t key) {
+            return p.words[by.item.T * p.image.tile_words + key];
+        });
     if (!shape::V_IN_K)
         decode_sm90_arrive(ring_barrier<shape::STAGES>(shared + shape::K_EMPTY, step));
     const bool moved =

@@ -8,28 +8,16 @@
 #include "device/softmax.cuh"
 #include "device/warp.cuh"
 
-/* m follows a row's maximum only when the maximum exceeds it by more than the lag (Dao's lazy
- * rescaling), so O is seldom rescaled. P is exp2(s - m) times 2^raise; O and l share the factor.
- * f16 has little range above 1 and less below. */
+/* Lag of this tile's maxima (device/softmax.cuh). */
 static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
     return 7.0f;
-}
-static __device__ __forceinline__ constexpr float sm90_raise(__nv_bfloat16) {
-    return 0.0f;
 }
 static __device__ __forceinline__ constexpr float sm90_lag(__half) {
     return 1.0f;
 }
-static __device__ __forceinline__ constexpr float sm90_raise(__half) {
-    return 14.0f;
-}
-
-/* Maxima beyond this have their scores scaled, rounded and then subtracted, without FMA. With FMA
- * the largest difference would be the rounding error of a product instead of 0. */
-#define SM90_FAR 0x1p14f
 
 /* State of a thread's two rows, base 2: maximum, what is subtracted from scaled scores, and sum
- * over this thread's columns. far: some row of the warp is beyond SM90_FAR. */
+ * over this thread's columns. far: some row of the warp is beyond ATTENTION_FAR. */
 struct sm90_state {
     float m[2], base[2], l[2];
     bool far;
@@ -66,9 +54,9 @@ static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state,
         state.m[h] = top[h] - before > sm90_lag(T()) ? top[h] : before;
         const float now = attention_base(state.m[h]);
         factor[h] = state.m[h] == before ? 1 : attention_exp2(before - now);
-        state.base[h] = now - sm90_raise(T());
+        state.base[h] = now - attention_raise(T());
         state.l[h] *= factor[h];
-        far |= fabsf(now) > SM90_FAR;
+        far |= fabsf(now) > ATTENTION_FAR;
     }
     state.far = __any_sync(WARP_ALL, far);
 }
@@ -102,9 +90,9 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float m = attention_base(state.m[h]);
-                const bool far = fabsf(m) > SM90_FAR;
+                const bool far = fabsf(m) > ATTENTION_FAR;
                 const float before = far ? scale : 1, within = far ? 1 : scale;
-                const float less = far ? m : base[h], more = far ? sm90_raise(T()) : 0;
+                const float less = far ? m : base[h], more = far ? attention_raise(T()) : 0;
 #pragma unroll
                 for (int j = 0; j < N / 2; j++) {
                     float &x = s[4 * (j / 2) + 2 * h + j % 2];

@@ -89,11 +89,13 @@
 #ifndef TESSERA_CUDA_SM90_CONFIG_CUH
 #define TESSERA_CUDA_SM90_CONFIG_CUH
 
+#include "device/copy.cuh"
 #include "device/sm90/softmax.cuh"
 #include "device/sm90/tma.cuh"
+#include "device/swizzle.cuh"
 #include "work/early.cuh"
-#include "work/gather.cuh"
 #include "work/slots.cuh"
+#include "work/views.cuh"
 
 /* Bytes of shared memory of a multiprocessor. 1 KB of each CTA's part is reserved. */
 #define SM90_SHARED_ALL (228 * 1024)
@@ -105,9 +107,16 @@
 #define SM90_LONG 32
 
 /* Operand paths. TMA: one tile copy for each granule of 8 keys and more, or for two neighbouring
- * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. FILLED: as TMA, of
- * lists that a fill has written (filled/config.cuh). */
-enum { SM90_TMA, SM90_CP_ASYNC, SM90_FILLED };
+ * granules of 64 keys. CP_ASYNC: a gather by 16-byte copies, for granules of any size. FILLED and COLUMNS: as
+ * these, of lists that a fill has written (filled/config.cuh, filled/columns/config.cuh). */
+enum { SM90_TMA, SM90_CP_ASYNC, SM90_FILLED, SM90_COLUMNS };
+
+static __host__ __device__ __forceinline__ constexpr bool sm90_gathers(int path) {
+    return path == SM90_CP_ASYNC || path == SM90_COLUMNS;
+}
+static __host__ __device__ __forceinline__ constexpr bool sm90_is_filled(int path) {
+    return path == SM90_FILLED || path == SM90_COLUMNS;
+}
 
 /* Named barriers. Consumers that divide dims exchange scores and take no turns (ping-pong). */
 enum {
@@ -169,7 +178,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
-    /* Registers of a thread, by operand path. */
+    /* Registers of a thread, by operand path; COLUMNS: as CP_ASYNC. */
     static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
                                                   : RESIDENT == 3 ? 128
                                                   : RESIDENT == 2 ? 216
@@ -207,9 +216,9 @@ template <class config, int PATH, bool MODIFIES> struct sm90_path : config {
     static constexpr int SOURCE = PATH;
     static constexpr bool MODIFIED = MODIFIES;
     static constexpr bool SERIAL = config::DIM_SPLIT > 1 ||
-                                   (PATH == SM90_CP_ASYNC &&
+                                   (sm90_gathers(PATH) &&
                                     (config::O_PARTS > 1 || config::RESIDENT == 4)) ||
-                                   (MODIFIES && (PATH == SM90_CP_ASYNC || config::D_V > 128 ||
+                                   (MODIFIES && (sm90_gathers(PATH) || config::D_V > 128 ||
                                                  config::CONSUMERS == 3 || config::RESIDENT >= 3));
 };
 
@@ -273,7 +282,7 @@ template <class shape> static __device__ __forceinline__ float2 &sm90_sums(char 
 
 template <class shape, int SOURCE>
 static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
-    const uint32_t producers = SOURCE == SM90_CP_ASYNC ? 64 : 1; /* threads */
+    const uint32_t producers = sm90_gathers(SOURCE) ? 64 : 1; /* threads */
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_init(shared + shape::K_FULL + 8 * i, producers);
         barrier_init(shared + shape::V_FULL + 8 * i, producers);

@@ -199,11 +199,11 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const float below[2] = {modify_denominator(p.modify, min(of[0].head, p.heads_q - 1),
-                                               state.m[0] - sm90_raise(T()), l[0]),
+                                               state.m[0] - attention_raise(T()), l[0]),
                             modify_denominator(p.modify, min(of[1].head, p.heads_q - 1),
-                                               state.m[1] - sm90_raise(T()), l[1])};
+                                               state.m[1] - attention_raise(T()), l[1])};
     /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
-    const float2 sums = {(h ? state.m[1] : state.m[0]) - sm90_raise(T()), h ? l[1] : l[0]};
+    const float2 sums = {(h ? state.m[1] : state.m[0]) - attention_raise(T()), h ? l[1] : l[0]};
     const bool whole = sm90_uniform(item.parts) == 1;
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(cursor.shared + shape::O_EMPTY + 8 * cursor.consumer, (job & 1) ^ 1);

@@ -74,7 +74,7 @@ sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2
 /* Whether masks are loaded ahead. Serial consumers are short of registers; those of filled lists come with
  * the keys. */
 template <class shape> static __device__ __forceinline__ constexpr bool sm90_masks_ahead(void) {
-    return !shape::SERIAL && shape::SOURCE != SM90_FILLED;
+    return !shape::SERIAL && !sm90_is_filled(shape::SOURCE);
 }
 
 /* Loads the records of step `at` of the item. */
@@ -127,10 +127,12 @@ static __device__ __forceinline__ bool sm90_begin_mask(struct sm90_fragments<sha
                                                        const struct attention_params &p) {
     if (sm90_unmasked<FIRST, shape>(cursor))
         return false;
-    if constexpr (shape::SOURCE == SM90_FILLED) {
+    if constexpr (shape::SOURCE == SM90_FILLED)
         sm90_filled_begin_mask(w, cursor, p);
+    if constexpr (shape::SOURCE == SM90_COLUMNS)
+        sm90_columns_begin_mask(w, cursor);
+    if constexpr (sm90_is_filled(shape::SOURCE))
         return false;
-    }
     if (!sm90_masks_ahead<shape>())
         sm90_find_records(w, cursor, p, cursor.at);
     if (FIRST || !sm90_masks_ahead<shape>())
@@ -154,7 +156,7 @@ static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<sh
 #pragma unroll
         for (int i = 0; i < shape::GRANULES; i++)
             if (__any_sync(WARP_ALL, ~w.listed[i]))
-                sm90_mask_group<shape::SOURCE == SM90_FILLED>(w.s + 32 * i, w.listed[i]);
+                sm90_mask_group<sm90_is_filled(shape::SOURCE)>(w.s + 32 * i, w.listed[i]);
     if (sm90_masks_ahead<shape>())
         sm90_load_masks(w, p, cursor.at + 1);
     return some;
@@ -348,7 +350,7 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
             sm90_step_serial<T, false>(w, cursor, p, scale);
         }
     } else {
-        if (shape::TWO_SCORE_TILES && shape::SOURCE != SM90_CP_ASYNC && cursor.whole >= SM90_LONG)
+        if (shape::TWO_SCORE_TILES && !sm90_gathers(shape::SOURCE) && cursor.whole >= SM90_LONG)
             sm90_steps_two_tiles<T>(w, cursor, scale);
 #pragma unroll 1
         for (; cursor.at < cursor.whole; cursor.at++, cursor.step++)

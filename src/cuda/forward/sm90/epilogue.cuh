@@ -12,7 +12,7 @@
 /* Whether producer warps store O. All of O is staged then. */
 template <class shape, int SOURCE>
 static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
-    return SOURCE != SM90_CP_ASYNC && shape::CONSUMERS <= 2 && shape::O_PANELS == shape::V_PANELS;
+    return !sm90_gathers(SOURCE) && shape::CONSUMERS <= 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void
 sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
                    const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
                    const float (&m)[2], const float (&l)[2], int begin) {
-    const float lower = attention_exp2(-sm90_raise(T()));
+    const float lower = attention_exp2(-attention_raise(T()));
     const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -37,7 +37,7 @@ sm90_store_partial(const struct attention_params &p, const struct granule_item &
             continue;
         const struct attention_slot slot =
             attention_slot_of(p, item.slot + (of[h].head - item.head) *
-                                                 (shape::SOURCE == SM90_FILLED ? 1 : item.parts));
+                                                 (sm90_is_filled(shape::SOURCE) ? 1 : item.parts));
         const int at = of[h].row - item.row + row;
         float *to = slot.o + (int64_t)at * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {

@@ -8,7 +8,7 @@
 #include "work/granules.h"
 
 /* Filled lists (filled/mask.cuh), in kernels of SM90_FILLED alone: granule i of a step, and the mask of the step at
- * `cursor`. */
+ * `cursor`; in those of SM90_COLUMNS the mask (filled/columns/config.cuh). */
 template <class shape>
 static __device__ __forceinline__ struct fill_granule &sm90_filled_granule(char *memory,
                                                                            uint32_t step, int i);
@@ -16,6 +16,9 @@ template <class shape>
 static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragments<shape> &w,
                                                               const sm90_cursor &cursor,
                                                               const struct attention_params &p);
+template <class shape>
+static __device__ __forceinline__ void sm90_columns_begin_mask(struct sm90_fragments<shape> &w,
+                                                               const sm90_cursor &cursor);
 
 /* Exponents of 2 of one score. */
 static __device__ __forceinline__ float sm90_scale(const struct attention_params &p) {

@@ -338,10 +338,9 @@ static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
  * head. */
 template <class T, class shape>
 static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_params &p,
-                                                       uint32_t tile, int32_t record, int half) {
+                                                       uint32_t tile, int32_t batch, int32_t head,
+                                                       int32_t row, int32_t rows, int half) {
     const int piece = warp_lane() % 8, first = shape::ROWS / 2 * half + warp_lane() / 8;
-    const int32_t batch = SM90_ITEM_WORD(record, batch), head = SM90_ITEM_WORD(record, head);
-    const int32_t row = SM90_ITEM_WORD(record, row), rows = SM90_ITEM_WORD(record, rows);
 #pragma unroll 1
     for (int at = first; at < shape::ROWS / 2 * (half + 1); at += 4) {
         const struct sm90_queries of = sm90_queries_of(p, head, row, rows, at);
@@ -372,7 +371,9 @@ sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &
     if (half == 0)
         sm90_publish<shape>(memory, job, record);
     if (!maps.tma_q)
-        sm90_cp_async_q<T, shape>(p, tile, record, half);
+        sm90_cp_async_q<T, shape>(p, tile, SM90_ITEM_WORD(record, batch),
+                                  SM90_ITEM_WORD(record, head), SM90_ITEM_WORD(record, row),
+                                  SM90_ITEM_WORD(record, rows), half);
     if (half > 0 || warp_lane() > 0 || !maps.tma_q)
         barrier_arrive(full);
     const int32_t row = SM90_ITEM_WORD(record, row), head = SM90_ITEM_WORD(record, head);

@@ -18,6 +18,7 @@
 #ifndef TESSERA_CUDA_SDDMM_MMA_CUH
 #define TESSERA_CUDA_SDDMM_MMA_CUH
 
+#include "device/cluster.cuh"
 #include "staged/sddmm/mma_epilogue.cuh"
 #include "device/sm90/wgmma.cuh"
 
@@ -248,8 +249,8 @@ static cudaError_t sddmm_mma_launch_heads(const struct staged_params *p, cudaStr
     const int64_t row_units = (p->height + M - 1) / M, chunks = chunks_at_most(*p);
     const int64_t held = p->multiprocessors * sddmm_mma_shape<M, LONG>::BLOCKS / row_units;
     const int64_t across = held < 1 ? 1 : held < chunks ? held : chunks;
-    return grid_launch_units<(int)sizeof(struct sddmm_mma_shared<T, M>)>(
-        sddmm_mma<T, M, LONG>, across * row_units, sddmm_mma_shape<M, LONG>::THREADS, p, stream);
+    return cluster_launch<(int)sizeof(struct sddmm_mma_shared<T, M>)>(
+        sddmm_mma<T, M, LONG>, across * row_units, 1, sddmm_mma_shape<M, LONG>::THREADS, p, stream);
 }
 
 template <class T, int M>

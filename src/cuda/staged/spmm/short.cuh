@@ -14,6 +14,7 @@
 #define TESSERA_CUDA_SPMM_SHORT_CUH
 
 #include "device/architecture.cuh"
+#include "device/cluster.cuh"
 #include "staged/grid.cuh"
 #include "staged/spmm/row.cuh"
 #include "staged/block_row.cuh"
@@ -179,9 +180,9 @@ template <class T>
 static cudaError_t spmm_short_launch(const struct staged_params *p, cudaStream_t stream) {
     static_assert(sizeof(T) == 4, "it computes f32 only");
     const bool whole = words_whole<T>(p->alignment, p->d_v);
-    return grid_launch_units<0>(whole ? spmm_short<true> : spmm_short<false>,
-                                p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p),
-                                SPMM_SHORT_THREADS, p, stream);
+    return cluster_launch<0>(whole ? spmm_short<true> : spmm_short<false>,
+                             p->n_items * spmm_short_row_units(*p) * spmm_short_slices(*p), 1,
+                             SPMM_SHORT_THREADS, p, stream);
 }
 
 #endif

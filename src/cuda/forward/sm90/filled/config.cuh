@@ -22,6 +22,7 @@
 
 #include "forward/sm90/config.cuh"
 #include "work/granules.h"
+#include <type_traits>
 
 template <int DIMS_QK, int DIMS_V, int N_CONSUMERS>
 struct sm90_filled_shape : sm90_shape<DIMS_QK, DIMS_V, N_CONSUMERS> {
@@ -33,6 +34,17 @@ struct sm90_filled_shape : sm90_shape<DIMS_QK, DIMS_V, N_CONSUMERS> {
     static_assert(BYTES <= base::ROOM && STEPS % 8 == 0, "what a CTA of Hopper can have");
     static_assert(base::ROWS <= FILL_GRANULE_ROWS, "rows that windows tell apart");
 };
+
+/* Whether the producer walks runs of bits. Three CTAs leave it no registers for them, unless their consumers hand it
+ * some, which those of bf16 that modify nothing can. */
+template <class T, class shape, bool MODIFIED>
+static __host__ __device__ constexpr bool sm90_filled_masks(void) {
+    return shape::RESIDENT < 3 || (!MODIFIED && std::is_same<T, __nv_bfloat16>::value);
+}
+template <class T, class shape, bool MODIFIED>
+static __host__ __device__ constexpr int sm90_filled_handed(void) {
+    return shape::RESIDENT == 3 && sm90_filled_masks<T, shape, MODIFIED>() ? 8 : 0; /* registers */
+}
 
 /* Granule i of a step. */
 template <class shape>

@@ -23,12 +23,12 @@ static __device__ __forceinline__ int sm90_filled_each(const struct decode_param
 static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &item,
                                                        const struct decode_params &p,
                                                        const struct work_item &w, int64_t T) {
-    const int64_t band = LIST_MASKED_KINDS * T + LIST_BAND;
+    const int64_t masked = LIST_MASKED_KINDS * T + p.masked_kind;
     const int64_t n_full = p.full_end[T] - p.full_ptr[T];
-    const int64_t n_bands = p.masked_end[band] - p.masked_ptr[band];
+    const int64_t n_bands = p.masked_end[masked] - p.masked_ptr[masked];
     item.first = p.full_ptr[T];
-    int32_t first_count = 0, last_count = 0;
-    if (n_full > 0) {
+    int32_t first_count = p.block_kv, last_count = p.block_kv;
+    if (n_full > 0 && p.block_kv > 1) { /* blocks of one key are whole */
         first_count = p.full[item.first].count;
         last_count = p.full[item.first + n_full - 1].count;
     }
@@ -106,9 +106,41 @@ static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_
 struct sm90_filled_place {
     struct fill_granule granule;
     int32_t page, row;
+    uint64_t listed; /* columns that some row lists, where masks may be given */
 };
 
+/* Columns of granule `at` of an item's tile, of a run of bits, that some row lists. */
+static __device__ __forceinline__ uint64_t sm90_filled_listed(const struct decode_params &p,
+                                                              const struct sm90_filled_item &item,
+                                                              int32_t at) {
+    const int each = sm90_filled_each(p), n = at - item.full;
+    return fill_granule_listed(p.image.listed, item.first + (n >> each), n & ((1 << each) - 1),
+                               each, p.run.granule_bits);
+}
+
+/* Whether a granule has columns that some row lists, and others; whether column c is one of the former. */
+template <bool MASKS>
+static __device__ __forceinline__ bool sm90_filled_ragged(const struct sm90_filled_place &place,
+                                                          int bits) {
+    return MASKS ? place.listed && place.listed != fill_granule_all(bits)
+                 : fill_window_short(place.granule.window, bits);
+}
+template <bool MASKS>
+static __device__ __forceinline__ bool sm90_filled_has(const struct sm90_filled_place &place,
+                                                       int lane, int c) {
+    return MASKS ? __shfl_sync(WARP_ALL, place.listed, lane) >> c & 1
+                 : fill_window_has(__shfl_sync(WARP_ALL, place.granule.window, lane), c);
+}
+
+/* Words of an item's tile before those of key 0, as runs of bits have them: consumers add their keys'. */
+static __device__ __forceinline__ int64_t sm90_filled_words(const struct decode_params &p,
+                                                            const struct sm90_filled_item &item) {
+    const struct list_masked *const run = p.masked + item.first;
+    return run->u.word - (int64_t)run->key * (p.run.tile_rows > 64 ? 2 : 1);
+}
+
 /* Granule `at` of an item's tile; missing pages list no key. apart: pages, or batches, share no rows. */
+template <bool MASKS>
 static __device__ __forceinline__ struct sm90_filled_place
 sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
                  bool apart) {
@@ -120,9 +152,16 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
     if (at < item.full)
         key = whole->key, count = whole->count;
     else
-        key = band->key, count = band->count, lo = band->u.band.lo, hi = band->u.band.hi;
+        key = band->key, count = band->count;
+    if (at >= item.full && !(MASKS && p.words))
+        lo = band->u.band.lo, hi = band->u.band.hi;
     struct sm90_filled_place place;
     place.granule = fill_granule_of(key, count, lo, hi, p.block_kv, n & ((1 << each) - 1), bits);
+    place.listed = MASKS ? fill_window_columns(place.granule.window) : 0;
+    if (MASKS && p.words && at >= item.full && place.granule.window) {
+        place.listed = sm90_filled_listed(p, item, at);
+        place.granule.window = place.listed ? FILL_WINDOW_BITS : 0;
+    }
     place.page = item.batch, place.row = place.granule.key;
     if (p.table && place.granule.window) {
         place.page = filled_page(p, item.batch, place.row);
@@ -131,7 +170,7 @@ sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &i
             place.granule.window = 0;
     }
     if (place.granule.window == 0)
-        place.row = p.rows;
+        place.row = p.rows, place.listed = 0;
     if (place.granule.window == 0 || !apart)
         place.page = 0;
     return place;

@@ -10,15 +10,15 @@
 #include "work/launch.cuh"
 
 /* A warp of the producer warpgroup. */
-template <class T, class shape>
+template <class T, class shape, bool MASKS>
 static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t shared,
                                                         const struct decode_params &p,
                                                         const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     if (warp == 0) {
-        sm90_filled_produce<shape, true>(memory, shared, p, &maps.q, maps.k);
+        sm90_filled_produce<shape, true, MASKS>(memory, shared, p, &maps.q, maps.k);
     } else if (warp == 1) {
-        sm90_filled_produce<shape, false>(memory, shared, p, &maps.q, maps.v);
+        sm90_filled_produce<shape, false, MASKS>(memory, shared, p, &maps.q, maps.v);
     } else {
         const int64_t end = sm90_filled_items(p);
         if (end == 0 && filled_foreign(p))
@@ -44,15 +44,17 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     /* A fill writes the image. The combine reads it before it waits, so it may begin from here on. */
     early_wait();
     early_next();
+    constexpr int HANDED = sm90_filled_handed<T, shape, MODIFIED>();
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role > 0) {
-        registers_claim<shape::CONSUMER_REGISTERS[SM90_FILLED]>();
+        registers_claim<shape::CONSUMER_REGISTERS[SM90_FILLED] - HANDED>();
         const float scale = sm90_scale(p.run);
         sm90_consume<T, sm90_path<shape, SM90_FILLED, MODIFIED>>(
             memory, shared, role - 1, p.run, MODIFIED ? modify_unit(p.run.modify, scale) : scale);
     } else {
-        registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED]>();
-        sm90_filled_role<T, shape>(memory, shared, p, maps);
+        registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED] + HANDED>();
+        sm90_filled_role<T, shape, sm90_filled_masks<T, shape, MODIFIED>()>(memory, shared, p,
+                                                                            maps);
     }
 }
 
@@ -103,14 +105,17 @@ template <class T> static const char *attention_filled_refuses_run(const struct 
     return sm90_filled_maps<T>(&maps, p) ? NULL : sm90_encode_find() ? SM90_NO_MAP : SM90_NO_ENCODE;
 }
 
-/* other: what takes the same image where TMA cannot address the tensors; NULL: nothing. */
+/* other: what takes the same image where TMA cannot address the tensors, or registers do not hold masks; NULL:
+ * nothing. */
 template <class T, class, int D, int DV, int CONSUMERS>
 static cudaError_t attention_filled_launch(const struct decode_params *p, cudaStream_t stream,
                                            cudaError_t (*other)(const struct decode_params *,
                                                                 cudaStream_t) = NULL) {
     using shape = sm90_filled_shape<D, DV, CONSUMERS>;
     struct sm90_maps maps = {};
-    if (!sm90_filled_maps<T>(&maps, p))
+    const bool masks = p->run.modify.each ? sm90_filled_masks<T, shape, true>()
+                                          : sm90_filled_masks<T, shape, false>();
+    if ((p->words && !masks) || !sm90_filled_maps<T>(&maps, p))
         return other ? other(p, stream) : cudaErrorInvalidValue;
     const cudaError_t code = p->run.modify.each
                                  ? attention_filled_launch_one<T, shape, true>(p, &maps, stream)

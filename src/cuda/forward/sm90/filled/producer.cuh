@@ -40,7 +40,7 @@ sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
 
 /* Loads by cp.async, where some granule has keys that no row lists: these are not read, and places without a
  * listed key get zeros. Four rows of d elements at a time. */
-template <class shape, int PANELS>
+template <class shape, int PANELS, bool MASKS>
 static __device__ __forceinline__ void
 sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_place &place, int g,
                      int bits, const struct rows_view &view, int32_t h, int32_t d) {
@@ -52,8 +52,7 @@ sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_p
         const int of = g + (i >> bits), c = i & ((1 << bits) - 1);
         const int32_t row = __shfl_sync(WARP_ALL, place.row, of) + c;
         const int32_t page = __shfl_sync(WARP_ALL, place.page, of);
-        const uint32_t window = __shfl_sync(WARP_ALL, place.granule.window, of);
-        const bool is = fill_window_has(window, c);
+        const bool is = sm90_filled_has<MASKS>(place, of, c);
         const char *const from =
             head + (is ? 2 * (page * view.stride[0] + row * view.stride[2]) : 0);
         const uint32_t at = tile + (uint32_t)(i * 128) + swizzle_piece(i, piece);
@@ -78,6 +77,8 @@ sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p
     barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::Q_STAGES>(job) ^ 1);
     if (warp_lane() == 0) /* the lane that arrives at Q's barrier */
         sm90_item<shape>(memory, job) = item;
+    if (warp_lane() == 0 && p.words && item.begin + item.count > item.full)
+        sm90_item<shape>(memory, job).first = sm90_filled_words(p, item);
     __syncwarp();
     sm90_tma_q<shape>(p.run, shared + shape::Q + slot * shape::Q_TILE, map_q,
                       shared + shape::Q_FULL + 8 * slot, item.row, item.head, item.batch, 0);
@@ -85,7 +86,7 @@ sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p
 
 /* The producer loop: items, Q and K (IS_K), or V; of this CTA's items. All lanes know the item; each finds a
  * granule. */
-template <class shape, bool IS_K>
+template <class shape, bool IS_K, bool MASKS>
 static __device__ __forceinline__ void
 sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p,
                     const CUtensorMap *map_q, const CUtensorMap *maps) {
@@ -114,11 +115,10 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
         const int32_t past = item.begin + item.count, h = view.stride[1] ? item.head_kv : 0;
 #pragma unroll 1
         for (int32_t at = item.begin; at < past; at += 32) {
-            struct sm90_filled_place place = {{0, 0}, 0, p.rows};
+            struct sm90_filled_place place = {{0, 0}, 0, p.rows, 0};
             if (at + warp_lane() < past)
-                place = sm90_filled_find(p, item, at + warp_lane(), view.stride[0] != 0);
-            const uint32_t ragged =
-                __ballot_sync(WARP_ALL, fill_window_short(place.granule.window, bits));
+                place = sm90_filled_find<MASKS>(p, item, at + warp_lane(), view.stride[0] != 0);
+            const uint32_t ragged = __ballot_sync(WARP_ALL, sm90_filled_ragged<MASKS>(place, bits));
 #pragma unroll 1
             for (int32_t g = 0; g < min(past - at, 32); g += each, step++) {
                 const uint32_t stage = ring_stage<shape::STAGES>(step);
@@ -128,8 +128,8 @@ sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p
                 if (IS_K)
                     sm90_filled_hand<shape>(memory, step, place.granule, g, each);
                 if (ragged >> g & ((1u << each) - 1))
-                    sm90_filled_cp_async<shape, PANELS>(tile, full, place, g, bits, view, h,
-                                                        IS_K ? p.run.d_qk : p.run.d_v);
+                    sm90_filled_cp_async<shape, PANELS, MASKS>(tile, full, place, g, bits, view, h,
+                                                               IS_K ? p.run.d_qk : p.run.d_v);
                 else
                     sm90_filled_tma<shape, PANELS>(tile, maps, full, place, g, bits, h);
             }
