@@ -42,18 +42,25 @@ sm90_columns_keys(int32_t (&key)[N], const struct decode_params &p,
         key[i] = sm90_columns_find<ROWS>(p, item, at + 32 * i + warp_lane()).key;
 }
 
-/* Publishes an item, and loads its Q; `half` of two warps. Where that has to wait, first arrives for the copy in
- * flight. */
+/* Prefetches to L2 the runs of an item's first step, where it is a whole tile. */
+template <int KEYS>
+static __device__ __forceinline__ void sm90_columns_prefetch(const struct decode_params &p,
+                                                             const struct work_item &w) {
+    const struct list_run *const first = p.full + p.full_ptr[filled_tile_of(p, w).T];
+    if (warp_lane() < KEYS / 16)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(first + 16 * warp_lane()));
+}
+
+/* Publishes an item, and loads its Q; `half` of two warps. */
 template <class T, class shape>
 static __device__ __forceinline__ void
 sm90_columns_publish(char *memory, uint32_t shared, const struct attention_params &p,
                      const struct sm90_maps &maps, int half, uint32_t job,
-                     const struct sm90_filled_item &item, struct sm90_pending_copy &pending) {
+                     const struct sm90_filled_item &item) {
     const uint32_t slot = ring_stage<shape::Q_STAGES>(job);
     const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
     const uint32_t full = shared + shape::Q_FULL + 8 * slot;
-    sm90_wait_signalling(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::Q_STAGES>(job) ^ 1,
-                         pending);
+    barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::Q_STAGES>(job) ^ 1);
     if (half == 0 && warp_lane() == 0) /* the lane that arrives last of its warp */
         sm90_item<shape>(memory, job) = item;
     if (!maps.tma_q)
@@ -76,17 +83,15 @@ sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &
     constexpr int MINE = shape::KEYS / 2, N = MINE / 32; /* rows of K or V; a lane's */
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
     constexpr int EMPTY = IS_K ? shape::K_EMPTY : shape::V_EMPTY;
-    /* Keys of an item are copied while consumers still have the Q of the one before, where the item finds registers
-     * until it is published. */
-    constexpr bool AHEAD = shape::RESIDENT < 3;
     const struct rows_view &view = IS_K ? p.run.k : p.run.v;
     struct work_item w = sm90_filled_work(p, 0); /* not today's, maybe: it comes with the header */
     const int32_t end = sm90_filled_items(p);
     struct sm90_pending_copy pending = {0, false};
     uint32_t step = 0, job = 0;
 #pragma unroll 1
-    for (int32_t i = 0; i < end; w = sm90_filled_work(p, min(++i, end - 1))) {
+    for (int32_t i = 0; i < end; i++) {
         const struct sm90_filled_item item = sm90_filled_item_of(p, w);
+        w = sm90_filled_work(p, min(i + 1, end - 1));
         if (item.count == 0)
             continue;
         const struct sm90_rows rows =
@@ -96,19 +101,12 @@ sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &
         const uint32_t whole = (uint32_t)item.whole << p.run.granule_bits;
         int32_t key[N], next[N];
         sm90_columns_keys<shape::ROWS>(key, p, item, MINE * half);
-        const uint32_t published =
-            min((shape::STAGES - 1) * shape::KEYS, (places - 1) / shape::KEYS * shape::KEYS);
-        const auto publish = [&] {
-            sm90_columns_publish<T, shape>(memory, shared, p.run, maps, half, job++, item, pending);
-        };
-        if (IS_K && !AHEAD)
-            publish();
+        if (IS_K)
+            sm90_columns_publish<T, shape>(memory, shared, p.run, maps, half, job++, item);
 #pragma unroll 1
         for (uint32_t at = 0; at < places; at += shape::KEYS, step++) {
             const uint32_t stage = ring_stage<shape::STAGES>(step);
             const uint32_t full = shared + FULL + 8 * stage;
-            if (IS_K && AHEAD && at == published)
-                publish();
             sm90_columns_keys<shape::ROWS>(next, p, item, at + shape::KEYS + MINE * half);
             sm90_wait_signalling(shared + EMPTY + 8 * stage, ring_parity<shape::STAGES>(step) ^ 1,
                                  pending);
@@ -122,6 +120,8 @@ sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &
             cp_async_commit();
             sm90_signal_copy<1>(pending);
             pending = {full, true};
+            if (IS_K && half == 0 && at == shape::STAGES * shape::KEYS) /* the ring is full */
+                sm90_columns_prefetch<shape::KEYS>(p, w);
 #pragma unroll
             for (int j = 0; j < N; j++)
                 key[j] = next[j];
