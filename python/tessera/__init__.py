@@ -17,8 +17,10 @@ from .device_pattern import CAUSAL, DevicePattern
 from .lists import Lists
 from .pattern import Pattern
 from .plan import BackwardPlan, Plan, ReservedPlan, merge
+from .pooling import Columns, columns, pool, pool_score
 from .selection import Selected, select
 
-__all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "CudaError", "DevicePattern", "LibraryError", "ListError",
+__all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "Columns", "CudaError", "DevicePattern", "LibraryError", "ListError",
            "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
-           "UnsupportedError", "attention", "attention_backward", "library", "merge", "plan_cache", "select"]
+           "UnsupportedError", "attention", "attention_backward", "columns", "library", "merge", "plan_cache", "pool",
+           "pool_score", "select"]

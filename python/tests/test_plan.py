@@ -294,6 +294,41 @@ class DeviceLists(unittest.TestCase):
         with self.assertRaisesRegex(ArgumentError, "one of k, threshold and p"):
             tessera.select(scores)
 
+    def test_pooled_blocks_are_scored_and_chosen(self):
+        q, k = oracle.draw(6, (2, 4, 48, 16), (2, 2, 70, 16))
+        lengths = numpy.array([70, 33], "int32")
+        means = tessera.pool(k, 16, lengths=lengths)
+        for b, length in enumerate(lengths):
+            for j in range(-(-length // 16)):
+                block = k[b, :, 16 * j:min(16 * j + 16, length)]
+                self.assertTrue(numpy.allclose(means[b, :, j], block.mean(-2), atol=1e-6))
+        bounds = tessera.pool(k, 16, "min_max")
+        self.assertTrue((bounds[:, :, 1, :16] == k[:, :, 16:32].min(-2)).all())
+        self.assertTrue((bounds[:, :, 1, 16:] == k[:, :, 16:32].max(-2)).all())
+        pooled = tessera.pool(q, 16)
+        scores = tessera.pool_score(pooled, tessera.pool(k, 16), heads=2, block=16, n_kv=70, causal=True, n_q=48)
+        products = numpy.einsum("bhrd,bhcd->bhrc", pooled, numpy.repeat(tessera.pool(k, 16), 2, 1)) / 4
+        expected = products.reshape(2, 2, 2, 3, 5).sum(2)
+        seen = (numpy.arange(5) * 16)[None] <= (numpy.arange(3) * 16 + 15 + 22)[:, None]
+        self.assertTrue(numpy.allclose(scores[..., seen], expected[..., seen], atol=1e-5))
+        self.assertTrue((scores[..., ~seen] == -numpy.inf).all())
+        self.assertTrue((tessera.select(scores, k=2, block=16).counts == 2).all())
+        with self.assertRaisesRegex(ArgumentError, "mode is 'max'"):
+            tessera.pool(k, 16, "max")
+
+    def test_columns_are_the_same_in_every_form(self):
+        listed = (oracle.draw(7, (5, 131))[0] > 0.5).astype("uint8")
+        made = tessera.columns(tessera.Columns(bytes=listed), 131, ("bits", "indices"))
+        bits = numpy.unpackbits(made.bits.view("uint8"), axis=-1, bitorder="little")[:, :131]
+        self.assertTrue((bits == listed).all() and (made.counts == listed.sum(-1)).all())
+        for row, indices in zip(listed, made.indices):
+            self.assertEqual([x for x in indices if x >= 0], list(numpy.flatnonzero(row)))
+        back = tessera.columns(tessera.Columns(indices=made.indices, counts=made.counts), 131, "bytes")
+        self.assertTrue((back.bytes == listed).all())
+        self.assertTrue((tessera.columns(tessera.Columns(bits=made.bits), 131, "bytes").bytes == listed).all())
+        with self.assertRaisesRegex(ArgumentError, "one of bytes, bits and indices"):
+            tessera.columns(tessera.Columns(), 131, "bits")
+
     def test_faults_are_counted_in_the_report_and_refused_where_strict(self):
         q, k, v = case(batch=1, n_q=4)
         indices = numpy.array([[[[1, 2], [N, 3], [-7, -1], [0, 0]]]], "int32")

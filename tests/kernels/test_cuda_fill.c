@@ -41,7 +41,7 @@ static void *copied(const struct lab_buffer *b) {
 /* Memory that a fill on the device needs: the pattern with arrays there, image and scratch. */
 struct on_device {
     tess_device_pattern pattern;
-    void *indices, *counts, *row_ptr, *bits, *lengths, *image, *scratch;
+    void *indices, *counts, *row_ptr, *bits, *lengths, *mask, *image, *scratch;
     struct fill_job job;
 };
 
@@ -55,6 +55,7 @@ static void device_make(struct on_device *d, const tess_plan *plan, const struct
     d->pattern.row_ptr = d->row_ptr = copied(&l->listed.row_ptr);
     d->pattern.bits = d->bits = copied(&l->listed.bits);
     d->pattern.lengths = d->lengths = copied(&l->listed.lengths);
+    d->pattern.mask = d->mask = copied(&l->listed.mask);
     d->image = lab_device_alloc(TESS_CUDA, size);
     d->scratch = lab_device_alloc(TESS_CUDA, scratch);
     assert_true(poison && d->image && d->scratch);
@@ -68,7 +69,7 @@ static void device_make(struct on_device *d, const tess_plan *plan, const struct
 
 static void device_free(const struct on_device *d) {
     void *const all[] = {d->indices, d->counts, d->row_ptr, d->bits,
-                         d->lengths, d->image,  d->scratch};
+                         d->lengths, d->mask,   d->image,   d->scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         lab_device_free(TESS_CUDA, all[i]);
 }

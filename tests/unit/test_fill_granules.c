@@ -283,7 +283,7 @@ static tess_plan *plan_of(const struct device_lists *l, uint64_t seed) {
                                         "cuda_decode_bf16_sm90_blocks_d128",
                                         "cuda_decode_bf16_sm90_blocks_d128_r128"};
     static const char *const of_columns[] = {"cuda_decode_bf16_sm90_columns_d64",
-                                             "cuda_decode_bf16_sm90_columns_d64_r128",
+                                             "cuda_decode_bf16_sm90_columns_d128_r128",
                                              "cuda_decode_bf16_sm90_columns_d128_r192"};
     tess_problem problem = device_problem(&l->sizes, 64);
     tess_target target = tess_target_init();
