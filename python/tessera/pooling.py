@@ -1,42 +1,16 @@
 """Pooled blocks, scores of pairs of them, and columns as bytes, bits and indices: what patterns are chosen by."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from typing import Any, NamedTuple, Sequence
 
-import numpy
-
 from . import _structs as c
 from ._library import ArgumentError, library
-from .arrays import HOST, NumpyView, TorchView, array, device_of, empty, is_torch, torch_module, vector
+from .arrays import array, device_of, empty, is_torch, vector
+from .calls import call, kinds, numbers, optional, view_of
 from .lists import pair
-from .plan import FLOATS
 
 MODES = {"mean": c.TESS_POOL_MEAN, "min_max": c.TESS_POOL_MIN_MAX, "lse": c.TESS_POOL_LSE}
-
-
-def call(name: str, where: int, *arguments: Any) -> None:
-    """A call for arrays on one device, on its current stream."""
-    guard = contextlib.nullcontext() if where == HOST else torch_module().cuda.device(where)
-    with guard:
-        stream = None if where == HOST else torch_module()._C._cuda_getCurrentRawStream(where)
-        library.call(name, c.TESS_CPU if where == HOST else c.TESS_CUDA, *arguments, stream=stream)
-
-
-def view_of(x: Any, name: str, where: int, write: bool = False) -> Any:
-    view = (TorchView if is_torch(x) else NumpyView)(name, FLOATS, where, write)
-    view.set(x)
-    return view
-
-
-def kinds(torch: bool) -> Any:
-    return torch_module() if torch else numpy
-
-
-def numbers(x: Any, name: str, batch: int, where: int) -> int | None:
-    """Address of int32 [batch], or None."""
-    return None if x is None else vector(array(x, name), name, ("int32",), (batch,), where)
 
 
 def pool(x: Any, block: int, mode: str = "mean", *, lengths: Any = None, begins: Any = None, out: Any = None) -> Any:
@@ -46,7 +20,7 @@ def pool(x: Any, block: int, mode: str = "mean", *, lengths: Any = None, begins:
     lengths int32 [batch] are the rows of today. With begins int32 [batch] only blocks with rows from there on are written,
     so that `out` grows with a cache. Blocks without rows today are not written.
     """
-    x = array(x, "x")
+    x, lengths, begins = array(x, "x"), optional(lengths, "lengths"), optional(begins, "begins")
     if mode not in MODES:
         raise ArgumentError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
     if block < 1:
@@ -58,8 +32,8 @@ def pool(x: Any, block: int, mode: str = "mean", *, lengths: Any = None, begins:
         shape = (batch, heads, -(-n // block), 2 * d if mode == "min_max" else d)
         out = empty(shape, x.dtype, x.device if torch else None, torch)
     pooling = library.new(c.Pooling, mode=MODES[mode], block=block)
-    pooling.lengths, pooling.begins = (numbers(lengths, "lengths", batch, where),
-                                       numbers(begins, "begins", batch, where))
+    pooling.lengths = numbers(lengths, "lengths", batch, where)
+    pooling.begins = numbers(begins, "begins", batch, where)
     written = view_of(out, "out", where, True)
     call("tess_pool", where, ctypes.byref(pooling), given.address, written.address)
     return out
@@ -75,7 +49,7 @@ def pool_score(q: Any, k: Any, *, scale: float = 0.0, bounds: bool = False, caus
     those of k, or between: scores of neighbouring query heads are added up. n_q and n_kv are queries and keys where the
     last blocks are not whole, lengths int32 [batch] the keys of today.
     """
-    q, k = array(q, "q"), array(k, "k")
+    q, k, lengths = array(q, "q"), array(k, "k"), optional(lengths, "lengths")
     torch, where = is_torch(q), device_of(q, "q")
     queries, keys = view_of(q, "q", where), view_of(k, "k", where)
     batch, heads_q, rows, _ = queries.struct.size

@@ -1,17 +1,14 @@
 """Columns that rows of scores choose, as lists for a DevicePattern (tess_select)."""
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from typing import Any, NamedTuple, Sequence
 
-import numpy
-
 from . import _structs as c
 from ._library import ArgumentError, library
-from .arrays import HOST, NumpyView, TorchView, array, device_of, empty, is_torch, torch_module, vector
+from .arrays import array, device_of, empty, is_torch, vector
+from .calls import call, kinds, numbers, optional, view_of
 from .lists import pair
-from .plan import FLOATS
 
 
 class Selected(NamedTuple):
@@ -40,8 +37,7 @@ def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: flo
     if len(modes) != 1:
         raise ArgumentError(f"{', '.join(modes) or 'nothing'} is given: choose by one of k, threshold and p")
     torch, where = is_torch(scores), device_of(scores, "scores")
-    view = (TorchView if torch else NumpyView)("scores", FLOATS, where)
-    address = view.set(scores)
+    view = view_of(scores, "scores", where)
     batch, heads, rows, n = view.struct.size
     selection = library.new(c.Selection, keep_first=keep_first, keep_last=keep_last, causal=int(causal), n_q=n_q)
     selection.block_q, selection.block_kv = pair(block)
@@ -55,16 +51,14 @@ def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: flo
         selection.mode, selection.threshold = c.TESS_SELECT_THRESHOLD, threshold
     else:
         selection.mode, selection.p = c.TESS_SELECT_TOP_P, p
-    if lengths is not None:
-        lengths = array(lengths, "lengths")
-        selection.lengths = vector(lengths, "lengths", ("int32",), (batch,), where)
+    lengths = optional(lengths, "lengths")
+    selection.lengths = numbers(lengths, "lengths", batch, where)
     width = capacity or (n if many or k is None else min(k, n))
-    kinds = torch_module() if torch else numpy
     shapes = {"indices": ((batch, heads, rows, width), "int32"), "counts": ((batch, heads, rows), "int32"),
               "bits": ((batch, heads, rows, -(-n // 64)), "int64"), "overflows": ((batch, heads, rows), "int64")}
     if out is None:
         place = scores.device if torch else None
-        out = Selected(*(empty(shape, getattr(kinds, kind), place, torch) if name != "bits" or bits else None
+        out = Selected(*(empty(shape, getattr(kinds(torch), kind), place, torch) if name != "bits" or bits else None
                          for name, (shape, kind) in shapes.items()))
     selected = library.new(c.Selected, capacity=width)
     for name, (shape, kind) in shapes.items():
@@ -72,9 +66,5 @@ def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: flo
         if x is not None:
             types = (kind, "uint64") if name == "bits" else (kind,)
             setattr(selected, name, vector(x, name, types, shape, where, True))
-    guard = contextlib.nullcontext() if where == HOST else torch_module().cuda.device(where)
-    with guard:
-        stream = None if where == HOST else torch_module()._C._cuda_getCurrentRawStream(where)
-        library.call("tess_select", c.TESS_CPU if where == HOST else c.TESS_CUDA, ctypes.byref(selection), address,
-                     ctypes.byref(selected), stream=stream)
+    call("tess_select", where, ctypes.byref(selection), view.address, ctypes.byref(selected))
     return out

@@ -370,20 +370,6 @@ struct score_args {
     tess_stream stream;
 };
 
-/* Keys that are there today, of a number that may be any. */
-FILL_RULE int64_t pool_length(const int32_t *lengths, int64_t batch, int64_t n) {
-    return lengths ? fill_least(n, fill_most(0, lengths[batch])) : n;
-}
-
-/* Columns that block row `row` scores, of keys that there are today: those after are -Inf. */
-FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, int64_t n_q,
-                                int64_t length, int causal) {
-    const int64_t last =
-        fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q; /* query's position */
-    const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
-    return (keys + block_kv - 1) / block_kv;
-}
-
 /* Arguments of tess_columns_convert, checked. */
 struct columns_args {
     tess_columns from, to;
