@@ -45,7 +45,7 @@ enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE };
 static const struct operand {
     const char *name;
     size_t given, view; /* places in tess_arguments and in union operands */
-    int use;            /* of USES_... */
+    int use;            /* USES_... flags */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
     enum dim dim;     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32, else of the problem's type */
     int optional;     /* when it may be NULL: of WHEN_... */
@@ -75,25 +75,25 @@ static const struct operand {
 };
 #define TENSORS (sizeof tensors / sizeof *tensors)
 
-static const tess_tensor *given_of(const struct operand *of, const tess_arguments *a) {
+static const tess_tensor *given_of(const struct operand *operand, const tess_arguments *a) {
     const tess_tensor *given;
-    memcpy(&given, (const char *)a + of->given, sizeof given);
+    memcpy(&given, (const char *)a + operand->given, sizeof given);
     return given;
 }
 
-static struct view *view_of(const struct operand *of, union operands *operands) {
-    return (struct view *)(void *)((char *)operands + of->view);
+static struct view *view_of(const struct operand *operand, union operands *operands) {
+    return (struct view *)(void *)((char *)operands + operand->view);
 }
 
 /* Whether any call of a plan for this problem has a use for the tensor. */
-static int operand_declared(const struct operand *of, const struct problem *p) {
-    if (of->dim == DIM_ROPE)
+static int operand_declared(const struct operand *operand, const struct problem *p) {
+    if (operand->dim == DIM_ROPE)
         return p->rope_dims > 0;
-    switch (of->use) {
+    switch (operand->use) {
     case USES_V:
         return !p->caches.v_in_k;
     case USES_GRADIENTS:
-        return (p->gradients & of->gradient) != 0;
+        return (p->gradients & operand->gradient) != 0;
     case USES_O_REST:
         return p->o_rest;
     case USES_D_O:
@@ -105,33 +105,33 @@ static int operand_declared(const struct operand *of, const struct problem *p) {
     }
 }
 
-static tess_type operand_type(const struct operand *of, const struct problem *p) {
-    const tess_type k = of->dim == DIM_ROPE ? p->caches.k_rope_type : p->caches.k_type;
-    return of->dim == DIM_ONE  ? TESS_F32
-           : of->use == USES_K ? k
-           : of->use == USES_V ? p->caches.v_type
-           : of->use == USES_O ? p->o_type
-                               : p->type;
+static tess_type operand_type(const struct operand *operand, const struct problem *p) {
+    const tess_type k = operand->dim == DIM_ROPE ? p->caches.k_rope_type : p->caches.k_type;
+    return operand->dim == DIM_ONE  ? TESS_F32
+           : operand->use == USES_K ? k
+           : operand->use == USES_V ? p->caches.v_type
+           : operand->use == USES_O ? p->o_type
+                                    : p->type;
 }
 
 /* pages: of paged keys and values; d_q: dims of q's view. */
-static struct tensor_rule operand_rule(const struct operand *of, const struct problem *p, int when,
-                                       int64_t pages, int64_t d_q) {
+static struct tensor_rule operand_rule(const struct operand *operand, const struct problem *p,
+                                       int when, int64_t pages, int64_t d_q) {
     const int64_t dims[] = {[DIM_QK] = p->d_qk,        [DIM_Q] = d_q,    [DIM_K] = problem_d_k(p),
                             [DIM_ROPE] = p->rope_dims, [DIM_V] = p->d_v, [DIM_ONE] = 1};
-    const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[of->dim]};
+    const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[operand->dim]};
     const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
-                              dims[of->dim]};
-    const int64_t queries[4] = {p->batch, p->heads_q, p->n_q, dims[of->dim]};
-    const int64_t *size = !of->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
+                              dims[operand->dim]};
+    const int64_t queries[4] = {p->batch, p->heads_q, p->n_q, dims[operand->dim]};
+    const int64_t *size = !operand->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
     return (struct tensor_rule){
-        .name = of->name,
-        .type = operand_type(of, p),
+        .name = operand->name,
+        .type = operand_type(operand, p),
         .size = {size[0], size[1], size[2], size[3]},
-        .alignment = of->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
+        .alignment = operand->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
         .output = when == WHEN_WRITTEN,
-        .or_f32 = (of->or_f32 & when) != 0,
-        .of_keys = of->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
+        .or_f32 = (operand->or_f32 & when) != 0,
+        .of_keys = operand->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
     };
 }
 
@@ -156,16 +156,16 @@ tess_status tensors_take(union operands *out, const struct problem *p, const tes
     tess_status status = caches_pages(&pages, p, a->k, call->function, error);
     if (status)
         return status;
-    for (const struct operand *of = tensors; of < tensors + TENSORS; of++) {
-        const tess_tensor *given = given_of(of, a);
-        const int when = call->writes & of->use ? WHEN_WRITTEN : WHEN_READ;
-        const int declared = operand_declared(of, p);
+    for (const struct operand *operand = tensors; operand < tensors + TENSORS; operand++) {
+        const tess_tensor *given = given_of(operand, a);
+        const int when = call->writes & operand->use ? WHEN_WRITTEN : WHEN_READ;
+        const int declared = operand_declared(operand, p);
         if (given && !declared)
-            return undeclared(of->name, call->function, error);
-        if (!declared || !(uses & of->use) || (!given && of->optional & when))
+            return undeclared(operand->name, call->function, error);
+        if (!declared || !(uses & operand->use) || (!given && operand->optional & when))
             continue;
-        const struct tensor_rule rule = operand_rule(of, p, when, pages, d_q);
-        status = check_tensor(view_of(of, out), given, &rule, call->function, error);
+        const struct tensor_rule rule = operand_rule(operand, p, when, pages, d_q);
+        status = check_tensor(view_of(operand, out), given, &rule, call->function, error);
         if (status)
             return status;
     }

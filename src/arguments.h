@@ -13,25 +13,25 @@ enum {
     USES_O = 8,
     USES_LSE = 16,
     USES_SCORES = 32,
-    USES_BIAS = 64,     /* what changes scores: alibi */
-    USES_WEIGHTS = 128, /* what changes weights: sink, seed */
-    USES_O_REST = 256,  /* where the problem has it */
+    USES_BIAS = 64,     /* changes of scores: alibi */
+    USES_WEIGHTS = 128, /* changes of weights: sink, seed */
+    USES_O_REST = 256,  /* if the problem has one */
     USES_D_O = 512,
     USES_D_LSE = 1024,
     USES_DELTA = 2048,    /* read: in place of o, where it is given */
-    USES_GRADIENTS = 4096 /* those that the problem names */
+    USES_GRADIENTS = 4096 /* all that the problem names */
 };
 
-/* What a call uses. Arguments that its plan's problem has no use for are refused in any call. */
+/* Tensors that a call uses. Arguments that its plan's problem has no use for are refused in any call. */
 struct call {
-    int reads, writes; /* of USES_... */
+    int reads, writes; /* USES_... flags */
     const char *function;
 };
 
-/* What tess_run uses of a plan's arguments. */
+/* Tensors that tess_run uses. */
 struct call call_run(tess_operation operation, const char *function);
 
-/* What a run is given, by its operation. */
+/* Operands of a run, by its operation. */
 union operands {
     struct attention_operands attention;
     struct gradient_operands gradient; /* which begin with attention's */

@@ -10,10 +10,10 @@ static int64_t dim_at(const struct problem *p, size_t place) {
     return *(const int64_t *)(const void *)((const char *)p + place);
 }
 
-static struct problem step_problem(const struct step *step, const struct problem *of) {
-    struct problem p = *of;
-    p.d_qk = dim_at(of, step->d_qk);
-    p.d_v = dim_at(of, step->d_v);
+static struct problem step_problem(const struct step *step, const struct problem *whole) {
+    struct problem p = *whole;
+    p.d_qk = dim_at(whole, step->d_qk);
+    p.d_v = dim_at(whole, step->d_v);
     if (step->keeps != KEEPS_BOTH)
         p.modifiers = (struct modifiers){0};
     if (step->keeps == KEEPS_NEITHER)

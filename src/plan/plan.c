@@ -77,11 +77,11 @@ static tess_status workspace_size(tess_plan *plan, tess_error *error) {
 /* Sums saturate: scores that many do not fit, which works_make tells. */
 static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr *m) {
     const int64_t heads = plan->problem.batch * plan->problem.heads_q;
-    struct block_rows of = {.count = heads * m->rows,
-                            .block_q = m->block_q,
-                            .block_kv = m->block_kv,
-                            .bands = m->n_bands,
-                            .bitmasks = m->n_bitmasks};
+    struct block_rows shape = {.count = heads * m->rows,
+                               .block_q = m->block_q,
+                               .block_kv = m->block_kv,
+                               .bands = m->n_bands,
+                               .bitmasks = m->n_bitmasks};
     int64_t tiles = 0, most = 0;
     for (int64_t bh = 0; bh < heads; bh++)
         tiles +=
@@ -91,10 +91,10 @@ static struct block_rows block_rows_of(const tess_plan *plan, const struct bcsr 
             const int64_t n = bcsr_row_end(m, l, i) - bcsr_row_begin(m, l, i);
             most = n > most ? n : most;
         }
-    of.widest = most * m->block_kv;
-    if (__builtin_mul_overflow(tiles, m->block_kv, &of.columns))
-        of.columns = INT64_MAX;
-    return of;
+    shape.widest = most * m->block_kv;
+    if (__builtin_mul_overflow(tiles, m->block_kv, &shape.columns))
+        shape.columns = INT64_MAX;
+    return shape;
 }
 
 struct premises plan_premises(const tess_plan *plan) {

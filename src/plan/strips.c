@@ -57,9 +57,9 @@ static struct strip strip_of(const struct cutting *c, int64_t head, int64_t firs
     struct span s = {0, 0};
     for (int64_t h = head * c->group; h < (head + 1) * c->group; h++)
         for (int64_t t = first; t < end; t++) {
-            const struct span of = c->span[c->list_of[h] * c->lists->tiles + t];
-            if (of.end)
-                span_add(&s, of.query, of.end - of.query);
+            const struct span covered = c->span[c->list_of[h] * c->lists->tiles + t];
+            if (covered.end)
+                span_add(&s, covered.query, covered.end - covered.query);
         }
     const int64_t whole = STRIPS_QUERIES;
     return (struct strip){.batch_head = (int32_t)head,
@@ -82,7 +82,7 @@ static void head_cut(struct strips *out, const struct cutting *c, int64_t head, 
         if (t + 1 < tiles && (part == parts || cost + tile_cost(c, head, t + 1) / 2 <
                                                    all * (double)part / (double)parts))
             continue;
-        struct strip *s = &out->of[out->n++];
+        struct strip *s = &out->strip[out->n++];
         *s = strip_of(c, head, first, t + 1);
         s->at = out->rows;
         out->rows += c->group * (s->query_end - s->query);
@@ -128,8 +128,8 @@ static int strips_order(struct strips *out, const struct cutting *c) {
     struct ordered *o = malloc(((size_t)out->n + 1) * sizeof *o);
     for (int64_t i = 0; o && i < out->n; i++) {
         o[i] = (struct ordered){0, (int32_t)i};
-        for (int64_t t = out->of[i].first; t < out->of[i].end; t++)
-            o[i].cost += tile_cost(c, out->of[i].batch_head, t);
+        for (int64_t t = out->strip[i].first; t < out->strip[i].end; t++)
+            o[i].cost += tile_cost(c, out->strip[i].batch_head, t);
     }
     if (o)
         qsort(o, (size_t)out->n, sizeof *o, longer_first);
@@ -146,10 +146,10 @@ tess_status strips_make(struct strips *out, const struct lists *lists, const int
     const size_t strips = (size_t)(heads * min_i64(STRIPS_OF_HEAD, lists->tiles)) + 1;
     struct span *span = malloc(((size_t)tiles + 1) * sizeof *span);
     *out = (struct strips){.heads = heads,
-                           .of = malloc(strips * sizeof *out->of),
+                           .strip = malloc(strips * sizeof *out->strip),
                            .head = malloc(((size_t)heads + 1) * sizeof *out->head),
                            .order = malloc(strips * sizeof *out->order)};
-    int failed = !span || !out->of || !out->head || !out->order;
+    int failed = !span || !out->strip || !out->head || !out->order;
     if (!failed) {
         const struct cutting c = {lists, list_of, span, heads, group, item};
         for (int64_t t = 0; t < tiles; t++)
@@ -169,14 +169,14 @@ tess_status strips_make(struct strips *out, const struct lists *lists, const int
 }
 
 void strips_free(struct strips *strips) {
-    free(strips->of);
+    free(strips->strip);
     free(strips->head);
     free(strips->order);
     *strips = (struct strips){0};
 }
 
 size_t strips_memory(const struct strips *strips) {
-    return strips->n ? (size_t)strips->n * (sizeof *strips->of + sizeof *strips->order) +
+    return strips->n ? (size_t)strips->n * (sizeof *strips->strip + sizeof *strips->order) +
                            ((size_t)strips->heads + 1) * sizeof *strips->head
                      : 0;
 }

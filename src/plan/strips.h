@@ -31,11 +31,11 @@ struct strip {
 
 struct strips {
     int64_t n, heads;
-    int64_t rows;     /* rows of sums, over all strips */
-    int64_t tiles;    /* tiles of the longest strip */
-    struct strip *of; /* [n], head after head */
-    int64_t *head;    /* [heads + 1]: the first strip of each K/V head, over all batches */
-    int32_t *order;   /* [n]: which is run when, the longest first */
+    int64_t rows;        /* rows of sums, over all strips */
+    int64_t tiles;       /* tiles of the longest strip */
+    struct strip *strip; /* [n], head after head */
+    int64_t *head;       /* [heads + 1]: the first strip of each K/V head, over all batches */
+    int32_t *order;      /* [n]: which is run when, the longest first */
 };
 
 /*

@@ -54,7 +54,7 @@ static void strips_cover_key_tiles_once(void **state) {
         for (int64_t head = 0; head < HEADS; head++) {
             int32_t tile = 0;
             for (int64_t i = s.head[head]; i < s.head[head + 1]; i++) {
-                const struct strip *strip = &s.of[i];
+                const struct strip *strip = &s.strip[i];
                 assert_int_equal(strip->batch_head, head);
                 assert_int_equal(strip->first, tile);
                 assert_true(strip->end > tile);
@@ -98,11 +98,11 @@ static void strips_are_of_like_cost(void **state) {
     assert_int_equal(strips_make(&s, &l, list_of, 1, 1, 10, INT64_MAX, NULL), TESS_OK);
     assert_int_equal(s.n, STRIPS_OF_HEAD);
     for (int64_t i = 0; i < s.n; i++)
-        all += cost_of(&l, &s.of[i]);
+        all += cost_of(&l, &s.strip[i]);
     for (int64_t i = 0; i < s.n; i++) {
-        assert_true(2 * cost_of(&l, &s.of[i]) * s.n <= 3 * all);
-        assert_true(i == 0 || cost_of(&l, &s.of[s.order[i]]) <=
-                                  cost_of(&l, &s.of[s.order[i - 1]]) + 10 * l.tiles);
+        assert_true(2 * cost_of(&l, &s.strip[i]) * s.n <= 3 * all);
+        assert_true(i == 0 || cost_of(&l, &s.strip[s.order[i]]) <=
+                                  cost_of(&l, &s.strip[s.order[i - 1]]) + 10 * l.tiles);
     }
     strips_free(&s);
     lists_free(&l);
@@ -167,7 +167,7 @@ static void form_depends_on_no_other_gradient(void **state) {
                 assert_int_equal(plan->key_work.lists.tile_rows, all->key_work.lists.tile_rows);
                 assert_int_equal(a->n, b->n);
                 for (int64_t x = 0; x < a->n; x++)
-                    strip_is(&a->of[x], &b->of[x]);
+                    strip_is(&a->strip[x], &b->strip[x]);
                 assert_int_equal(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS)->joint, 1);
             }
             tess_plan_free(plan);

@@ -1,22 +1,15 @@
 #!/bin/sh
 # Words of the house. A comment begins with its noun: none begins with Of, What, Where, The same, As, It, They, That
-# or Those. `of`, `it`, `here` and `there` are no identifiers. Each rule has a list of folders that are swept.
+# or Those. `of`, `it`, `here` and `there` are no identifiers.
 # Usage: tests/scripts/words.sh [ROOT]. Prints every offending line; exit 1 if there was any.
 cd "${1:-$(dirname "$0")/../..}" || exit 2
 
-# Folders for both rules, and folders for comments alone: their identifiers are not swept yet.
-swept='src/base src/lists src/pattern src/cpu src/api.c src/columns.c src/device_lists.c src/info.c src/merge.c src/one_call.c
-    src/pool.c src/select.c
-    include lab bench tools examples tests/files tests/fuzz tests/kernels tests/package tests/promises tests/scripts
-    tests/support tests/unit'
-comments='src/plan src/cuda tests/planning'
+swept='src include lab bench tools examples tests'
 
-# words RULES FILE...: offending lines, by both RULES or by that of `comments` alone. `inside`: a comment goes on;
-# `bare`: its words begin on the next line; `line`: a comment of // that the next line may go on with.
+# words FILE...: offending lines. `inside`: a comment goes on; `bare`: its words begin on the next line; `line`: a
+# comment of // that the next line may go on with.
 words() {
-    rules=$1
-    shift
-    awk -v rules="$rules" '
+    awk '
     function begins(text) {
         sub(/^[ \t*]+/, "", text)
         if (tolower(text) ~ /^(of|what|where|the same|as|it|they|that|those)([^a-z_0-9]|$)/)
@@ -55,8 +48,6 @@ words() {
                 break
             }
         }
-        if (rules == "comments") next
-        gsub(/strips->of\[/, "", code) # of src/plan
         if (code ~ /(^|[^A-Za-z_0-9])(of|it|here|there)([^A-Za-z_0-9]|$)/ && code !~ /^[ \t]*#[ \t]*(error|warning)/)
             printf "%s:%d: %s\n", FILENAME, FNR, $0
     }' "$@"
@@ -64,10 +55,10 @@ words() {
 
 # The rules find what they are for, whatever awk this is.
 planted=$(printf '%s\n' '/* Of these. */' '/*' ' * What' ' */' 'int of; /* the "of" */' '// One' '// of two' \
-    'x = "/*"; // as' 'puts("of it"); /* A' 'of */' | words both - | wc -l)
+    'x = "/*"; // as' 'puts("of it"); /* A' 'of */' | words - | wc -l)
 [ "$planted" -eq 4 ] || { echo "words.sh finds $planted of 4 planted words"; exit 1; }
 
-for folder in $swept $comments; do
+for folder in $swept; do
     [ -e "$folder" ] || { echo "no folder: $folder"; exit 1; }
 done
 sources() {
@@ -75,8 +66,7 @@ sources() {
 }
 # Word splitting is wanted: no name in this tree has a space.
 # shellcheck disable=SC2086,SC2046
-found=$(words both $(sources $swept)
-    words comments $(sources $comments))
+found=$(words $(sources $swept))
 [ -z "$found" ] && { echo 'no words amiss'; exit 0; }
 printf 'comments that do not begin with a noun, and identifiers that are none:\n%s\n' "$found"
 exit 1

@@ -159,7 +159,7 @@ static void rows_run(const void *context, int64_t number, int32_t thread) {
         const float *row[STRIPS_OF_HEAD];
         int64_t n = 0;
         for (int64_t x = strips->head[head / group]; x < strips->head[head / group + 1]; x++) {
-            const struct strip *strip = &strips->of[x];
+            const struct strip *strip = &strips->strip[x];
             const int64_t at = rows_at(strip, head % group, i);
             if (i >= strip->query && i < strip->query_end && job->sums.met[at / STRIPS_QUERIES])
                 row[n++] = job->sums.at + at * job->sums.stride;

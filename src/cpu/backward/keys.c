@@ -371,7 +371,7 @@ static void strip_run(const void *context, int64_t number, int32_t thread) {
     static const struct work_item whole = {.parts = 1};
     const struct key_job *job = context;
     const struct strips *strips = job->args->work.strips;
-    const struct strip *strip = &strips->of[strips->order[number]];
+    const struct strip *strip = &strips->strip[strips->order[number]];
     rows_forget(job, strip);
     for (int64_t tile = strip->first; tile < strip->end; tile++) {
         struct key_item item = item_of(job, strip->batch_head, tile, thread);

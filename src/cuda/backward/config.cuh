@@ -114,23 +114,22 @@ struct gradient_shape {
 };
 
 /* The first of this warp's rows of the tile. */
-template <class C> static __device__ __forceinline__ int gradient_first_row(void) {
+template <class C> DEVICE int gradient_first_row(void) {
     return (int)threadIdx.x / (32 * C::SHARE) * C::R;
 }
 
 /* Number of this warp in its pair. */
-template <class C> static __device__ __forceinline__ int gradient_side(void) {
+template <class C> DEVICE int gradient_side(void) {
     return (int)threadIdx.x / 32 % C::SHARE;
 }
 
 /* The first of the dims that this warp has sums of. */
-template <class C>
-static __device__ __forceinline__ int32_t gradient_first_dim(const struct gradient_params &p) {
+template <class C> DEVICE int32_t gradient_first_dim(const struct gradient_params &p) {
     return C::CUT < C::D ? p.first_dim : C::SUMS < C::CUT ? gradient_side<C>() * C::SUMS : 0;
 }
 
 /* Bytes of the tile's rows of X0, or of X1. */
-template <class C> static __device__ __forceinline__ uint32_t gradient_x_bytes(void) {
+template <class C> DEVICE uint32_t gradient_x_bytes(void) {
     return blockDim.x / (32 * C::SHARE) * (C::R * C::ROW);
 }
 
@@ -138,7 +137,7 @@ template <class C> static __device__ __forceinline__ uint32_t gradient_x_bytes(v
 enum { GRADIENT_PAIR = 1 };
 
 /* Waits for the other warp of this pair; of a warp that owns its rows, for its other lanes. */
-template <class C> static __device__ __forceinline__ void gradient_pair_wait(void) {
+template <class C> DEVICE void gradient_pair_wait(void) {
     if (C::SHARE == 1)
         __syncwarp();
     else

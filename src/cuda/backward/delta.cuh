@@ -18,22 +18,18 @@ struct delta_query {
     int64_t b, h, i;
 };
 
-template <class T>
-static __device__ __forceinline__ T *delta_row(const struct rows_view &view,
-                                               const struct delta_query &q) {
+template <class T> DEVICE T *delta_row(const struct rows_view &view, const struct delta_query &q) {
     return static_cast<T *>(view.data) + q.b * view.stride[0] + q.h * view.stride[1] +
            q.i * view.stride[2];
 }
 
-static __device__ __forceinline__ double delta_number(const struct rows_view &view,
-                                                      const struct delta_query &q) {
+DEVICE double delta_number(const struct rows_view &view, const struct delta_query &q) {
     return view.data ? (double)*delta_row<float>(view, q) : 0;
 }
 
 /* This lane's part of the product of two rows, in double. */
 template <class X, class Y>
-static __device__ __forceinline__ double delta_dot(const X *x, const Y *y, int32_t d, bool x_vector,
-                                                   bool y_vector) {
+DEVICE double delta_dot(const X *x, const Y *y, int32_t d, bool x_vector, bool y_vector) {
     const row_view<X> of_x = {x, d, x_vector};
     const row_view<Y> of_y = {y, d, y_vector};
     double sum = 0;
@@ -46,8 +42,7 @@ static __device__ __forceinline__ double delta_dot(const X *x, const Y *y, int32
 
 /* dO . o, in all lanes. */
 template <class T, class O>
-static __device__ __forceinline__ double delta_product(const struct delta_params &p,
-                                                       const struct delta_query &q) {
+DEVICE double delta_product(const struct delta_params &p, const struct delta_query &q) {
     if (p.delta.data && p.stats.delta)
         return delta_number(p.delta, q) + delta_number(p.d_lse, q);
     const T *d_o = delta_row<T>(p.d_o, q);
@@ -59,8 +54,7 @@ static __device__ __forceinline__ double delta_product(const struct delta_params
 
 /* Fills what is known of a query; answers its share of the sink's gradient. */
 template <class T, class O>
-static __device__ __forceinline__ double delta_run(const struct delta_params &p,
-                                                   const struct delta_query &q) {
+DEVICE double delta_run(const struct delta_params &p, const struct delta_query &q) {
     const int64_t at = (q.b * p.heads_q + q.h) * p.n_q + q.i;
     const double lse = delta_number(p.lse, q);
     double left = 1, taken = 0, product = 0, delta = 0;

@@ -6,23 +6,22 @@
 
 /* Copy mode of the rows of a side's tensor i into a panel. */
 template <class T>
-static __device__ __forceinline__ struct attention_copy_mode
-gradient_copy_mode_of(const struct gradient_params &p, const struct rows_view &view, int i,
-                      float scale) {
+DEVICE struct attention_copy_mode gradient_copy_mode_of(const struct gradient_params &p,
+                                                        const struct rows_view &view, int i,
+                                                        float scale) {
     return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
             p.d[i] * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
 /* The number in struct query_stats of the first query of an item's head. */
-static __device__ __forceinline__ int64_t gradient_first_known(const struct gradient_params &p,
-                                                               const struct granule_item &item) {
+DEVICE int64_t gradient_first_known(const struct gradient_params &p,
+                                    const struct granule_item &item) {
     return ((int64_t)item.batch * p.heads_q + item.head) * p.n_q;
 }
 
 /* Copies what is known of query i of the head that begins at `first`, by one lane; not wanted: zeros. */
-static __device__ __forceinline__ void gradient_copy_known(struct gradient_known &to,
-                                                           const struct gradient_params &p,
-                                                           int64_t first, int32_t i, bool wanted) {
+DEVICE void gradient_copy_known(struct gradient_known &to, const struct gradient_params &p,
+                                int64_t first, int32_t i, bool wanted) {
     const int64_t at = first + (wanted ? i : 0);
     cp_async_4(shared_address(&to.base), p.stats.base + at, wanted);
     cp_async_4(shared_address(&to.delta), p.stats.delta + at, wanted);
@@ -33,9 +32,8 @@ static __device__ __forceinline__ void gradient_copy_known(struct gradient_known
 
 /* Copies the first key and the mask of a step's at-th granule to shared memory. */
 template <class step_lists>
-static __device__ __forceinline__ void
-gradient_fetch_granule(step_lists &lists, const struct gradient_params &p, int slot,
-                       const struct granule_item &item, uint32_t first, uint32_t at) {
+DEVICE void gradient_fetch_granule(step_lists &lists, const struct gradient_params &p, int slot,
+                                   const struct granule_item &item, uint32_t first, uint32_t at) {
     if (first + at < (uint32_t)item.count)
         cp_async_4(shared_address(&lists.keys[slot][at]), p.image.keys + item.first + first + at,
                    true);
@@ -46,11 +44,9 @@ gradient_fetch_granule(step_lists &lists, const struct gradient_params &p, int s
 
 /* The key at place `row` of a step that begins with granule `begin`; -1: none. */
 template <class step_lists>
-static __device__ __forceinline__ int32_t gradient_key(step_lists &lists,
-                                                       const struct gradient_params &p, int slot,
-                                                       const struct granule_item &item,
-                                                       uint32_t begin, int row, bool masked,
-                                                       bool keep) {
+DEVICE int32_t gradient_key(step_lists &lists, const struct gradient_params &p, int slot,
+                            const struct granule_item &item, uint32_t begin, int row, bool masked,
+                            bool keep) {
     const int32_t first = lists.keys[slot][row >> p.granule_bits];
     const int32_t key = first < 0 ? -1 : first + (row & ((1 << p.granule_bits) - 1));
     return masked ? attention_masked_key(lists, p, slot, item, begin, row, key, keep, p.words)
@@ -60,9 +56,8 @@ static __device__ __forceinline__ int32_t gradient_key(step_lists &lists,
 /* Looks up the granules of a step, one round before they are gathered. At a piece's first step also
  * copies the next piece. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, int slot,
-                    const struct gradient_cursor &step, int32_t jobs) {
+DEVICE void gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, int slot,
+                                const struct gradient_cursor &step, int32_t jobs) {
     const struct granule_item &item = lists.jobs[step.job & (ATTENTION_JOBS - 1)];
     for (uint32_t at = threadIdx.x; at < C::STEP >> p.granule_bits; at += blockDim.x)
         gradient_fetch_granule(lists, p, slot, item, step.at, at);
@@ -72,16 +67,14 @@ gradient_fetch_step(typename C::lists &lists, const struct gradient_params &p, i
 }
 
 /* Whether a piece is the end of its item: GRANULE_FIRST or GRANULE_LAST. */
-template <class C>
-static __device__ __forceinline__ bool gradient_end(const struct granule_item &item, int which) {
+template <class C> DEVICE bool gradient_end(const struct granule_item &item, int which) {
     return !C::OVER_KEYS || (item.parts & which);
 }
 
 /* Completes the step that is looked up, and begins the next, by one thread. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_plan_step(struct gradient_cursor &step, struct gradient_cursor &next,
-                   typename C::lists &lists, const struct gradient_params &p) {
+DEVICE void gradient_plan_step(struct gradient_cursor &step, struct gradient_cursor &next,
+                               typename C::lists &lists, const struct gradient_params &p) {
     using T = typename C::T;
     const int job = step.job & (ATTENTION_JOBS - 1);
     const struct granule_item &item = lists.jobs[job];
@@ -108,9 +101,8 @@ gradient_plan_step(struct gradient_cursor &step, struct gradient_cursor &next,
 
 /* Copies what is known of a step's queries: thread n takes place n of a stage, and so on. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_fill_known(int stage, const struct gradient_params &p, typename C::lists &lists,
-                    const struct gradient_cursor &step) {
+DEVICE void gradient_fill_known(int stage, const struct gradient_params &p,
+                                typename C::lists &lists, const struct gradient_cursor &step) {
     const int job = step.job & (ATTENTION_JOBS - 1);
 #pragma unroll 1
     for (int place = (int)threadIdx.x; place < C::STEP; place += (int)blockDim.x) {
@@ -124,9 +116,8 @@ gradient_fill_known(int stage, const struct gradient_params &p, typename C::list
 /* Gathers a step into a stage: warps take eight rows of Y0 and Y1 in turns, or of one of them where rows
  * are long. Rows of whole granules are consecutive. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typename C::lists &lists,
-              const struct gradient_cursor &step) {
+DEVICE void gradient_fill(uint32_t shared, int stage, const struct gradient_params &p,
+                          typename C::lists &lists, const struct gradient_cursor &step) {
     using T = typename C::T;
     constexpr int EIGHTS = C::STEP / 8, LANES = attention_lanes<T, C::D>();
     constexpr bool APART = C::ROW > 256;
@@ -169,9 +160,7 @@ gradient_fill(uint32_t shared, int stage, const struct gradient_params &p, typen
 }
 
 /* Whether a query of this thread's places of a stage is empty: known when its own copies are done. */
-template <class C>
-static __device__ __forceinline__ bool gradient_some_empty(const typename C::lists &lists,
-                                                           int stage) {
+template <class C> DEVICE bool gradient_some_empty(const typename C::lists &lists, int stage) {
     bool some = false;
 #pragma unroll 1
     for (int place = (int)threadIdx.x; place < C::STEP; place += (int)blockDim.x)
@@ -182,8 +171,8 @@ static __device__ __forceinline__ bool gradient_some_empty(const typename C::lis
 /* Zeroes empty queries of a stage, and clears their row masks: no gradient takes anything of such a query,
  * whatever it or the keys hold. masked: the stage has row masks already. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage, bool masked) {
+DEVICE void gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage,
+                                 bool masked) {
 #pragma unroll 1
     for (int eight = (int)threadIdx.x / 32; eight < C::STEP / 8; eight += (int)blockDim.x / 32) {
         const int at = 8 * eight + warp_lane_here() % 8;
@@ -208,9 +197,8 @@ gradient_clear_empty(uint32_t shared, typename C::lists &lists, int stage, bool 
 
 /* Copies this warp's rows of tensor i of the tile. */
 template <class C>
-static __device__ __forceinline__ void gradient_load_x(uint32_t to, const struct gradient_params &p,
-                                                       const struct granule_item &item, int i,
-                                                       int first) {
+DEVICE void gradient_load_x(uint32_t to, const struct gradient_params &p,
+                            const struct granule_item &item, int i, int first) {
     using T = typename C::T;
     constexpr int LANES = attention_lanes<T, C::D>();
     const int32_t head = C::OVER_KEYS ? item.head_kv : item.head;
@@ -229,9 +217,8 @@ static __device__ __forceinline__ void gradient_load_x(uint32_t to, const struct
 
 /* Copies rows of both tensors, and what is known of them where rows are queries. */
 template <class C>
-static __device__ __forceinline__ void gradient_load_rows(uint32_t shared, typename C::lists &lists,
-                                                          const struct gradient_params &p,
-                                                          const struct granule_item &item) {
+DEVICE void gradient_load_rows(uint32_t shared, typename C::lists &lists,
+                               const struct gradient_params &p, const struct granule_item &item) {
     const int first = gradient_first_row<C>(), row = first + warp_lane_here();
     const int side = gradient_side<C>();
     const uint32_t x = shared + (uint32_t)(C::X + first * C::ROW);

@@ -20,9 +20,7 @@
 
 /* Waits for the stage of round n. Answers whether some of its queries were empty, which are then zeros and
  * listed nowhere. */
-template <class C>
-static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C::lists &lists,
-                                                     int n) {
+template <class C> DEVICE bool gradient_wait(uint32_t shared, typename C::lists &lists, int n) {
     cp_async_wait_all();
     if (!C::OVER_KEYS) {
         __syncthreads();
@@ -37,8 +35,8 @@ static __device__ __forceinline__ bool gradient_wait(uint32_t shared, typename C
 
 /* Gathers the step after that of round n. */
 template <class C>
-static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename C::lists &lists,
-                                                       const struct gradient_params &p, int n) {
+DEVICE void gradient_gather(uint32_t shared, typename C::lists &lists,
+                            const struct gradient_params &p, int n) {
     const struct gradient_cursor &fill = lists.steps[(n + 3) & 3];
     if (fill.is & STEP_SOME)
         gradient_fill<C>(shared, n & 1 ^ 1, p, lists, fill);
@@ -46,14 +44,14 @@ static __device__ __forceinline__ void gradient_gather(uint32_t shared, typename
 
 /* Whether this warp gathers in the midst of its computation. One of a scheduler's two warps gathers then, so
  * that one has products while the other has none. */
-template <class C> static __device__ __forceinline__ bool gradient_gathers_late(void) {
+template <class C> DEVICE bool gradient_gathers_late(void) {
     return C::SHARE > 1 && !C::ROLES && threadIdx.x >= 128;
 }
 
 /* Round n before its computation: gathers a step, looks another up. */
 template <class C>
-static __device__ __forceinline__ void gradient_round(uint32_t shared, typename C::lists &lists,
-                                                      const struct gradient_params &p, int n) {
+DEVICE void gradient_round(uint32_t shared, typename C::lists &lists,
+                           const struct gradient_params &p, int n) {
     struct gradient_cursor &look = lists.steps[n & 3];
     if (!gradient_gathers_late<C>() || !(lists.steps[(n + 2) & 3].is & STEP_SOME))
         gradient_gather<C>(shared, lists, p, n);

@@ -11,21 +11,18 @@ struct gradient_block {
     int32_t key[2], query[2];
 };
 
-template <bool OVER_KEYS>
-static __device__ __forceinline__ int32_t gradient_key(const struct gradient_block &block, int e) {
+template <bool OVER_KEYS> DEVICE int32_t gradient_key(const struct gradient_block &block, int e) {
     return block.key[OVER_KEYS ? e / 2 : e % 2];
 }
-template <bool OVER_KEYS>
-static __device__ __forceinline__ int32_t gradient_query(const struct gradient_block &block,
-                                                         int e) {
+template <bool OVER_KEYS> DEVICE int32_t gradient_query(const struct gradient_block &block, int e) {
     return block.query[OVER_KEYS ? e % 2 : e / 2];
 }
 
 /* The block of the j-th group and of rows row, row + 8 of the tile. */
 template <class C>
-static __device__ __forceinline__ struct gradient_block
-gradient_block_of(const struct gradient_params &p, const struct attention_place &place, int row,
-                  const struct attention_groups &groups, int j) {
+DEVICE struct gradient_block gradient_block_of(const struct gradient_params &p,
+                                               const struct attention_place &place, int row,
+                                               const struct attention_groups &groups, int j) {
     const struct granule_item &item = attention_item(place);
     const int column = 8 * attention_group<false>(groups, j) + warp_lane_here() % 4 * 2;
     struct gradient_block block;
@@ -42,9 +39,8 @@ gradient_block_of(const struct gradient_params &p, const struct attention_place 
 /* Bit e: the weight of element e is kept. Pairs that follow one another share a draw where they can: a
  * query and two keys, then the other query. Rolled: registers are short. */
 template <bool OVER_KEYS>
-static __device__ __forceinline__ uint32_t gradient_kept(const struct modify_params &m,
-                                                         const struct granule_item &item,
-                                                         const struct gradient_block &block) {
+DEVICE uint32_t gradient_kept(const struct modify_params &m, const struct granule_item &item,
+                              const struct gradient_block &block) {
     const uint64_t seed = __ldg(m.seed);
     uint32_t kept = 0, words = 0, query = 0, key = 0;
 #pragma unroll 1
@@ -63,7 +59,7 @@ static __device__ __forceinline__ uint32_t gradient_kept(const struct modify_par
 
 /* tanh(t), and its derivative: 4 e / (1 + e)^2 with e = exp(-2 |t|), since 1 - tanh^2 has no digits left
  * where tanh is near 1. */
-static __device__ __forceinline__ float gradient_cap(float t, float &derivative) {
+DEVICE float gradient_cap(float t, float &derivative) {
     const float e = attention_exp2(fabsf(t) * -2.88539008f);
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1 + e));
@@ -74,10 +70,10 @@ static __device__ __forceinline__ float gradient_cap(float t, float &derivative)
 /* Modifiers of a block: s from scores to what dV gets, dp to dS; listed: bit e of element e. Answers the sum
  * of dS times distance before softcap's derivative, over the elements whose bits are in `counted`. */
 template <bool OVER_KEYS>
-static __device__ __forceinline__ float
-gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,
-                const struct granule_item &item, const struct gradient_block &block,
-                const struct gradient_known (&known)[2], uint32_t listed, uint32_t counted) {
+DEVICE float gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,
+                             const struct granule_item &item, const struct gradient_block &block,
+                             const struct gradient_known (&known)[2], uint32_t listed,
+                             uint32_t counted) {
     const struct modify_params &m = p.modify;
     const float unit = modify_unit(m, p.score_scale), after = modify_scale(m, p.score_scale);
     const float slope = m.alibi ? __ldg(m.alibi + item.head) * m.unit : 0;
@@ -85,9 +81,9 @@ gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,
     float sum = 0;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        const struct gradient_known &of = known[OVER_KEYS ? e % 2 : e / 2];
+        const struct gradient_known &one = known[OVER_KEYS ? e % 2 : e / 2];
         const bool drawn = kept >> e & 1, some = listed >> e & 1;
-        const float left = of.left * m.kept;
+        const float left = one.left * m.kept;
         float x = s[e], derivative = 1, distance = 0;
         if (m.cap != 0)
             x = gradient_cap(x * p.cap_scale, derivative);
@@ -96,9 +92,9 @@ gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,
                                        gradient_query<OVER_KEYS>(block, e));
             x = fmaf(slope, distance, x * unit);
         }
-        x = fmaf(x, after, -of.base);
+        x = fmaf(x, after, -one.base);
         const float weight = attention_exp2(x > 0 ? 0.0f : x);
-        const float d_s = weight * (left * (drawn ? dp[e] : 0.0f) - of.delta);
+        const float d_s = weight * (left * (drawn ? dp[e] : 0.0f) - one.delta);
         if (counted >> e & 1)
             sum += d_s * distance;
         dp[e] = some ? d_s * derivative : 0.0f;

@@ -24,8 +24,7 @@ struct gradient_halves {
 
 /* Both warps find the same, as their rows are the same. */
 template <class C>
-static __device__ __forceinline__ struct gradient_halves
-gradient_halves_of(const struct gradient_places &at, bool masked) {
+DEVICE struct gradient_halves gradient_halves_of(const struct gradient_places &at, bool masked) {
     static_assert(C::GROUPS == 4 && C::STEP == 64, "the sides have half of a step each");
     const struct gradient_columns all = gradient_columns_of<C>(at.words, at.shift, masked);
     const struct attention_groups first = {all.order, min(all.n, 4)};
@@ -36,10 +35,10 @@ gradient_halves_of(const struct gradient_places &at, bool masked) {
 
 /* P and dS of this warp's columns, rounded: `keeps` for its own sums, `sends` for the other's. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_pair_weights(uint32_t (&keeps)[C::R / 16][C::GROUPS][2],
-                      uint32_t (&sends)[C::R / 16][C::GROUPS][2], const struct gradient_places &at,
-                      const struct gradient_params &p, const struct gradient_halves &columns) {
+DEVICE void gradient_pair_weights(uint32_t (&keeps)[C::R / 16][C::GROUPS][2],
+                                  uint32_t (&sends)[C::R / 16][C::GROUPS][2],
+                                  const struct gradient_places &at, const struct gradient_params &p,
+                                  const struct gradient_halves &columns) {
     using T = typename C::T;
     float s[C::R / 16][C::GROUPS][4], dp[C::R / 16][C::GROUPS][4] = {};
     attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(s, at.x0, at.y0, columns.own, T());
@@ -67,8 +66,7 @@ gradient_pair_weights(uint32_t (&keeps)[C::R / 16][C::GROUPS][2],
             }
 }
 
-template <int TALL>
-static __device__ __forceinline__ void gradient_send(uint32_t to, const uint32_t (&x)[TALL][4][2]) {
+template <int TALL> DEVICE void gradient_send(uint32_t to, const uint32_t (&x)[TALL][4][2]) {
     to += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
     for (int i = 0; i < TALL; i++)
@@ -78,8 +76,7 @@ static __device__ __forceinline__ void gradient_send(uint32_t to, const uint32_t
                             {x[i][j][0], x[i][j][1], x[i][j + 1][0], x[i][j + 1][1]});
 }
 
-template <int TALL>
-static __device__ __forceinline__ void gradient_receive(uint32_t (&x)[TALL][4][2], uint32_t from) {
+template <int TALL> DEVICE void gradient_receive(uint32_t (&x)[TALL][4][2], uint32_t from) {
     from += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
     for (int i = 0; i < TALL; i++)
@@ -93,9 +90,9 @@ static __device__ __forceinline__ void gradient_receive(uint32_t (&x)[TALL][4][2
 /* One stage, by two warps. masked: as gradient_step has it. meanwhile: is called once, where most registers
  * are free. The next round overwrites a warp's message; before, all warps wait for one another. */
 template <class C, class work>
-static __device__ __forceinline__ void
-gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,
-                   int stage, bool masked, const struct gradient_params &p, const work &meanwhile) {
+DEVICE void gradient_step_pair(struct attention_state<typename C::T, C::SUMS, C::R> &sums,
+                               uint32_t shared, int stage, bool masked,
+                               const struct gradient_params &p, const work &meanwhile) {
     using T = typename C::T;
     const struct gradient_places at = gradient_places_of<C>(shared, stage);
     const struct gradient_halves columns = gradient_halves_of<C>(at, masked);

@@ -17,8 +17,7 @@
 #include "backward/config.cuh"
 
 template <int TALL, int GROUPS>
-static __device__ __forceinline__ void gradient_pack(uint32_t (&to)[TALL][GROUPS][2],
-                                                     const float (&w)[TALL][GROUPS][4]) {
+DEVICE void gradient_pack(uint32_t (&to)[TALL][GROUPS][2], const float (&w)[TALL][GROUPS][4]) {
 #pragma unroll
     for (int i = 0; i < TALL; i++)
 #pragma unroll
@@ -29,25 +28,25 @@ static __device__ __forceinline__ void gradient_pack(uint32_t (&to)[TALL][GROUPS
 }
 
 template <int GROUPS, int ROW, int D, int R>
-static __device__ __forceinline__ void
-gradient_add(struct attention_state<__nv_bfloat16, D, R> &sums, const float (&w)[R / 16][GROUPS][4],
-             uint32_t y, const struct attention_groups &groups) {
+DEVICE void gradient_add(struct attention_state<__nv_bfloat16, D, R> &sums,
+                         const float (&w)[R / 16][GROUPS][4], uint32_t y,
+                         const struct attention_groups &groups) {
     uint32_t pairs[R / 16][GROUPS][2];
     gradient_pack(pairs, w);
     attention_pv<__nv_bfloat16, D, R, GROUPS, ROW, false>(sums, pairs, y, groups);
 }
 
 /* Rounded to nearest. */
-static __device__ __forceinline__ uint32_t gradient_tf32(float x) {
+DEVICE uint32_t gradient_tf32(float x) {
     uint32_t y;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
     return y;
 }
 
 template <int GROUPS, int ROW, int D, int R>
-static __device__ __forceinline__ void gradient_add(struct attention_state<__half, D, R> &sums,
-                                                    const float (&w)[R / 16][GROUPS][4], uint32_t y,
-                                                    const struct attention_groups &groups) {
+DEVICE void gradient_add(struct attention_state<__half, D, R> &sums,
+                         const float (&w)[R / 16][GROUPS][4], uint32_t y,
+                         const struct attention_groups &groups) {
     const int lane = warp_lane_here();
     y += (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 16);
     static_assert(R == 16, "registers hold the products of 16 rows");
@@ -85,9 +84,9 @@ static __device__ __forceinline__ void gradient_add(struct attention_state<__hal
 }
 
 template <int GROUPS, int ROW, int D, int R>
-static __device__ __forceinline__ void gradient_add(struct attention_state<float, D, R> &sums,
-                                                    const float (&w)[R / 16][GROUPS][4], uint32_t y,
-                                                    const struct attention_groups &groups) {
+DEVICE void gradient_add(struct attention_state<float, D, R> &sums,
+                         const float (&w)[R / 16][GROUPS][4], uint32_t y,
+                         const struct attention_groups &groups) {
     attention_pv<GROUPS, ROW, false>(sums, w, y, groups);
 }
 

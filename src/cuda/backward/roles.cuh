@@ -17,8 +17,7 @@
 
 /* x to shared memory, as fragments in the order of the lanes. */
 template <int TALL, int GROUPS>
-static __device__ __forceinline__ void gradient_role_send(uint32_t to,
-                                                          const float (&x)[TALL][GROUPS][4]) {
+DEVICE void gradient_role_send(uint32_t to, const float (&x)[TALL][GROUPS][4]) {
     to += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
     for (int i = 0; i < TALL; i++)
@@ -31,8 +30,7 @@ static __device__ __forceinline__ void gradient_role_send(uint32_t to,
 
 /* x times what the other warp sent. */
 template <int TALL, int GROUPS>
-static __device__ __forceinline__ void gradient_role_multiply(float (&x)[TALL][GROUPS][4],
-                                                              uint32_t from) {
+DEVICE void gradient_role_multiply(float (&x)[TALL][GROUPS][4], uint32_t from) {
     from += (uint32_t)(16 * warp_lane_here());
 #pragma unroll
     for (int i = 0; i < TALL; i++)
@@ -47,9 +45,9 @@ static __device__ __forceinline__ void gradient_role_multiply(float (&x)[TALL][G
 /* One stage, by two warps. masked: as gradient_step has it. The next round overwrites a warp's message;
  * before, all warps wait for one another. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums, uint32_t shared,
-                    int stage, bool masked, const struct gradient_params &p) {
+DEVICE void gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums,
+                                uint32_t shared, int stage, bool masked,
+                                const struct gradient_params &p) {
     static_assert(C::STEP == 8 * C::GROUPS, "a step is computed at once");
     using T = typename C::T;
     const struct gradient_places at = gradient_places_of<C>(shared, stage);
@@ -68,21 +66,21 @@ gradient_step_roles(struct attention_state<typename C::T, C::SUMS, C::R> &sums, 
     if (of_scores) {
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false>(w, at.x0, at.y0, groups, T());
         gradient_each<C>(at.known, groups,
-                         [&](int i, int j, int e, const struct gradient_known &of) {
-                             w[i][j][e] = gradient_weight(w[i][j][e], p.score_scale, of);
+                         [&](int i, int j, int e, const struct gradient_known &one) {
+                             w[i][j][e] = gradient_weight(w[i][j][e], p.score_scale, one);
                          });
         gradient_role_send(to, w);
         if (C::OVER_KEYS)
             gradient_each<C>(at.known, groups,
-                             [&](int i, int j, int e, const struct gradient_known &of) {
-                                 w[i][j][e] *= of.left;
+                             [&](int i, int j, int e, const struct gradient_known &one) {
+                                 w[i][j][e] *= one.left;
                              });
     } else if (wanted) {
         /* No low x low: an error of dP is a product's, where that of a score is in an exponent. */
         attention_scores<C::D, C::R, C::GROUPS, C::ROW, false, false>(w, at.x1, at.y1, groups, T());
         gradient_each<C>(at.known, groups,
-                         [&](int i, int j, int e, const struct gradient_known &of) {
-                             w[i][j][e] = of.left * w[i][j][e] - of.delta;
+                         [&](int i, int j, int e, const struct gradient_known &one) {
+                             w[i][j][e] = one.left * w[i][j][e] - one.delta;
                          });
         if (!C::OVER_KEYS)
             gradient_role_send(to, w);

@@ -23,8 +23,7 @@ struct gradient_columns {
 
 /* masked: row masks stand at `words`, the warp's first row at bit `shift`. */
 template <class C>
-static __device__ __forceinline__ struct gradient_columns
-gradient_columns_of(uint32_t words, int shift, bool masked) {
+DEVICE struct gradient_columns gradient_columns_of(uint32_t words, int shift, bool masked) {
     constexpr int ALL = C::STEP / 8, BITS = attention_group_bits<C::STEP>();
     struct gradient_columns columns = {0x76543210u, 0, ALL};
     if (!masked)
@@ -43,23 +42,21 @@ gradient_columns_of(uint32_t words, int shift, bool masked) {
     return columns;
 }
 
-static __device__ __forceinline__ struct gradient_known gradient_known_at(uint32_t at) {
+DEVICE struct gradient_known gradient_known_at(uint32_t at) {
     const uint4 x = shared_load_16(at);
     return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), 0};
 }
 
 /* A score's P. s - base is cut off at 0: a large base is rounded by more than 1. NaN stays. */
-static __device__ __forceinline__ float gradient_weight(float s, float scale,
-                                                        const struct gradient_known &of) {
-    const float x = fmaf(s, scale, -of.base);
+DEVICE float gradient_weight(float s, float scale, const struct gradient_known &one) {
+    const float x = fmaf(s, scale, -one.base);
     return attention_exp2(x > 0 ? 0.0f : x);
 }
 
 /* each(i, j, e, of) for all elements of a fragment; of: what is known of the element's query. known: of
  * the stage's queries, or of this warp's rows. */
 template <class C, class work>
-static __device__ __forceinline__ void
-gradient_each(uint32_t known, const struct attention_groups &groups, const work &each) {
+DEVICE void gradient_each(uint32_t known, const struct attention_groups &groups, const work &each) {
     constexpr int BYTES = (int)sizeof(struct gradient_known);
     const int g = warp_lane_here() / 4, t = warp_lane_here() % 4;
     if (C::OVER_KEYS) {
@@ -67,45 +64,45 @@ gradient_each(uint32_t known, const struct attention_groups &groups, const work 
         for (int j = 0; j < C::GROUPS; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const struct gradient_known of = gradient_known_at(
+                const struct gradient_known one = gradient_known_at(
                     known +
                     (uint32_t)(BYTES * (8 * attention_group<false>(groups, j) + 2 * t + e)));
 #pragma unroll
                 for (int i = 0; i < C::R / 16; i++)
 #pragma unroll
                     for (int r = 0; r < 2; r++)
-                        each(i, j, 2 * r + e, of);
+                        each(i, j, 2 * r + e, one);
             }
     } else {
 #pragma unroll
         for (int r = 0; r < C::R / 8; r++) {
-            const struct gradient_known of =
+            const struct gradient_known one =
                 gradient_known_at(known + (uint32_t)(BYTES * (8 * r + g)));
 #pragma unroll
             for (int j = 0; j < C::GROUPS; j++)
 #pragma unroll
                 for (int e = r % 2 * 2; e < r % 2 * 2 + 2; e++)
-                    each(r / 2, j, e, of);
+                    each(r / 2, j, e, one);
         }
     }
 }
 
 /* Scores to left P, dP to dS. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_weights(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
-                 uint32_t known, float scale, const struct attention_groups &groups) {
-    gradient_each<C>(known, groups, [&](int i, int j, int e, const struct gradient_known &of) {
-        const float weight = gradient_weight(s[i][j][e], scale, of);
-        dp[i][j][e] = weight * (of.left * dp[i][j][e] - of.delta);
-        s[i][j][e] = weight * of.left;
+DEVICE void gradient_weights(float (&s)[C::R / 16][C::GROUPS][4],
+                             float (&dp)[C::R / 16][C::GROUPS][4], uint32_t known, float scale,
+                             const struct attention_groups &groups) {
+    gradient_each<C>(known, groups, [&](int i, int j, int e, const struct gradient_known &one) {
+        const float weight = gradient_weight(s[i][j][e], scale, one);
+        dp[i][j][e] = weight * (one.left * dp[i][j][e] - one.delta);
+        s[i][j][e] = weight * one.left;
     });
 }
 
 /* Elements of pairs that are not listed become 0, whatever they are (attention_mask_scores). */
 template <class C, class... fragments>
-static __device__ __forceinline__ void
-gradient_mask(uint32_t masks, int shift, const struct attention_groups &groups, fragments &...x) {
+DEVICE void gradient_mask(uint32_t masks, int shift, const struct attention_groups &groups,
+                          fragments &...x) {
     constexpr int STRIDE = 8 * GRADIENT_WORDS;
     const int row = shift + warp_lane_here() / 4, column = warp_lane_here() % 4 * 2;
 #pragma unroll
@@ -132,9 +129,7 @@ struct gradient_places {
     int shift; /* bit of the warp's first row in its words */
 };
 
-template <class C>
-static __device__ __forceinline__ struct gradient_places gradient_places_of(uint32_t shared,
-                                                                            int stage) {
+template <class C> DEVICE struct gradient_places gradient_places_of(uint32_t shared, int stage) {
     using lists = typename C::lists;
     asm volatile("" : "+r"(stage));
     const int first = gradient_first_row<C>();
@@ -157,7 +152,7 @@ static __device__ __forceinline__ struct gradient_places gradient_places_of(uint
 /* gradient_weights and gradient_mask with modifiers; cut: some pairs are not listed. Answers the lane's
  * share of the slope's gradient. */
 template <class C>
-static __device__ __forceinline__ double
+DEVICE double
 gradient_weights_modified(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R / 16][C::GROUPS][4],
                           const struct gradient_places &at, const struct gradient_params &p,
                           const struct attention_place &place,
@@ -201,9 +196,8 @@ gradient_weights_modified(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R 
 /* One stage, by one warp. masked: some granule of it has a mask, or some query is empty. place: of the
  * step, for modifiers. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool masked,
-              const struct gradient_params &p, const struct attention_place &place) {
+DEVICE void gradient_step(struct gradient_sums<C> &sums, uint32_t shared, int stage, bool masked,
+                          const struct gradient_params &p, const struct attention_place &place) {
     using T = typename C::T;
     constexpr bool FIRST = C::WANTED & GRADIENT_FIRST, SECOND = C::WANTED & GRADIENT_SECOND;
     /* Branches where it is known, which still keep addresses of one product out of the others. */

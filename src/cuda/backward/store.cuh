@@ -18,8 +18,7 @@ struct gradient_row {
 
 /* Stores elements `dim` and dim + 1 of a row. */
 template <class Out, bool PAIRS>
-static __device__ __forceinline__ void gradient_store_two(const struct gradient_row &to,
-                                                          int32_t dim, float x, float y) {
+DEVICE void gradient_store_two(const struct gradient_row &to, int32_t dim, float x, float y) {
     struct alignas(2 * sizeof(Out)) {
         Out x, y;
     } two;
@@ -37,9 +36,9 @@ static __device__ __forceinline__ void gradient_store_two(const struct gradient_
 }
 
 /* Row `row` of gradient i of a tile. */
-static __device__ __forceinline__ struct gradient_row
-gradient_row_of(const struct gradient_params &p, int i, const struct granule_item &item,
-                int32_t head, int row, int size) {
+DEVICE struct gradient_row gradient_row_of(const struct gradient_params &p, int i,
+                                           const struct granule_item &item, int32_t head, int row,
+                                           int size) {
     const struct rows_view &out = p.out[i];
     const int64_t at =
         item.batch * out.stride[0] + head * out.stride[1] + (item.row + row) * out.stride[2];
@@ -48,16 +47,14 @@ gradient_row_of(const struct gradient_params &p, int i, const struct granule_ite
 }
 
 /* Gradient i of a tile, or of a part in its slot. */
-static __device__ __forceinline__ float *gradient_slot(const struct gradient_params &p,
-                                                       int64_t slot, int i) {
+DEVICE float *gradient_slot(const struct gradient_params &p, int64_t slot, int i) {
     return p.slots + slot * p.slot_floats + (i ? (int64_t)p.tile_rows * p.slot_dims[0] : 0);
 }
 
 /* Stores rows of fragments: number r of this lane. */
 template <class Out, bool PAIRS, class T, int D, int R>
-static __device__ __forceinline__ void
-gradient_store_row(const struct gradient_row &to, int r, int32_t first_dim,
-                   const struct attention_state<T, D, R> &sums) {
+DEVICE void gradient_store_row(const struct gradient_row &to, int r, int32_t first_dim,
+                               const struct attention_state<T, D, R> &sums) {
 #pragma unroll
     for (int d = 0; d < D / 8; d++)
         gradient_store_two<Out, PAIRS>(to, first_dim + 8 * d + warp_lane_here() % 4 * 2,
@@ -67,10 +64,9 @@ gradient_store_row(const struct gradient_row &to, int r, int32_t first_dim,
 
 /* Stores this warp's rows of gradient i. Rows of empty queries are 0, whatever their keys hold. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_store(const struct gradient_params &p, const typename C::lists &lists,
-               const struct granule_item &item, int i,
-               struct attention_state<typename C::T, C::SUMS, C::R> &sums) {
+DEVICE void gradient_store(const struct gradient_params &p, const typename C::lists &lists,
+                           const struct granule_item &item, int i,
+                           struct attention_state<typename C::T, C::SUMS, C::R> &sums) {
     using T = typename C::T;
     const int first = gradient_first_row<C>() + warp_lane_here() / 4;
     const int32_t first_dim = gradient_first_dim<C>(p);
@@ -103,9 +99,9 @@ gradient_store(const struct gradient_params &p, const typename C::lists &lists,
 
 /* Stores what an item has, the job-th of this thread block. */
 template <class C>
-static __device__ __forceinline__ void
-gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
-                const struct granule_item &item, int32_t job, struct gradient_sums<C> &sums) {
+DEVICE void gradient_finish(const struct gradient_params &p, const typename C::lists &lists,
+                            const struct granule_item &item, int32_t job,
+                            struct gradient_sums<C> &sums) {
     if (C::MODIFIED && !C::OVER_KEYS && p.slopes) {
         const double share = warp_sum(sums.slope);
         const int64_t number = p.image.worker_ptr[blockIdx.x] + job;

@@ -75,10 +75,10 @@ struct decode_shape {
     static_assert(KEYS % (4 * WARPS) == 0, "a warp copies four rows at a time");
 
     /* Group of 16 rows of a warp, and its number among the warps that share them. */
-    static __device__ __forceinline__ int group(int warp) {
+    DEVICE int group(int warp) {
         return warp / COLUMNS;
     }
-    static __device__ __forceinline__ int column(int warp) {
+    DEVICE int column(int warp) {
         return warp % COLUMNS;
     }
 };

@@ -112,7 +112,7 @@ template <class shape, bool MODIFIED> struct decode_pass {
         constexpr int KEYS_WARP = 8 * shape::TILES;
         const int row = 16 * decode_group<shape>() + warp_lane() / 4;
         const int key = decode_column<shape>() * KEYS_WARP; /* first of the warp's */
-        const struct decode_place *const of = places(step) + key;
+        const struct decode_place *const place = places(step) + key;
         float s[shape::TILES][4];
         if (key >= (WHOLE ? KEYS : live(step)))
             return;
@@ -121,10 +121,10 @@ template <class shape, bool MODIFIED> struct decode_pass {
                                        scales(step) + key * shape::SCALES_KEY, p.k);
         decode_join<shape>(s, lower());
         if (MODIFIED) {
-            decode_modify<shape>(s, p, item, lane, of);
-            decode_draw<shape>(kept() + key / 2, p, item, lane, of);
+            decode_modify<shape>(s, p, item, lane, place);
+            decode_draw<shape>(kept() + key / 2, p, item, lane, place);
         }
-        decode_mask<shape>(s, p, lane, of,
+        decode_mask<shape>(s, p, lane, place,
                            [&](int32_t key) { return decode_rows(p, list.bands, key); });
 #pragma unroll
         for (int j = 0; j < shape::TILES; j++)
@@ -169,8 +169,8 @@ template <class shape, bool MODIFIED> struct decode_pass {
 
 /* Begins an item: Q, and rows of all stages but one, are on their way. */
 template <class shape, bool MODIFIED>
-static __device__ __forceinline__ struct decode_pass<shape, MODIFIED>
-decode_begin(char *memory, const struct decode_params &p, const struct work_item &w) {
+DEVICE struct decode_pass<shape, MODIFIED> decode_begin(char *memory, const struct decode_params &p,
+                                                        const struct work_item &w) {
     using pass_type = struct decode_pass<shape, MODIFIED>;
     const uint32_t shared = shared_address(memory);
     const struct decode_item item = decode_item_of(p, w);
@@ -199,9 +199,8 @@ decode_begin(char *memory, const struct decode_params &p, const struct work_item
 
 /* An item, which also stands at `again`. */
 template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void decode_one(char *memory, const struct decode_params &p,
-                                                  const struct work_item &w,
-                                                  const struct work_item *again) {
+DEVICE void decode_one(char *memory, const struct decode_params &p, const struct work_item &w,
+                       const struct work_item *again) {
     using pass_type = struct decode_pass<shape, MODIFIED>;
     constexpr int KEYS = shape::KEYS, STAGES = shape::STAGES;
     const pass_type pass = decode_begin<shape, MODIFIED>(memory, p, w);

@@ -18,8 +18,7 @@ struct decode_item : filled_tile {
     uint32_t begin, end; /* keys of the tile's list */
 };
 
-static __device__ __forceinline__ struct decode_item decode_item_of(const struct decode_params &p,
-                                                                    const struct work_item &w) {
+DEVICE struct decode_item decode_item_of(const struct decode_params &p, const struct work_item &w) {
     struct decode_item item = {filled_tile_of(p, w), w.slot, w.parts};
     int64_t begin, end;
     fill_part(p.keys[item.T], w.part, w.parts, &begin, &end);
@@ -40,14 +39,13 @@ struct decode_list {
 struct decode_ends {
     int64_t keys, full, full_end, masked, masked_end;
 };
-static __device__ __forceinline__ struct decode_ends decode_ends_of(const struct decode_params &p,
-                                                                    int64_t T) {
+DEVICE struct decode_ends decode_ends_of(const struct decode_params &p, int64_t T) {
     const int64_t masked = LIST_MASKED_KINDS * T + p.masked_kind;
     return {p.keys[T], p.full_ptr[T], p.full_end[T], p.masked_ptr[masked], p.masked_end[masked]};
 }
 
-static __device__ __forceinline__ struct decode_list decode_list_of(const struct decode_params &p,
-                                                                    const struct decode_ends &at) {
+DEVICE struct decode_list decode_list_of(const struct decode_params &p,
+                                         const struct decode_ends &at) {
     return {fill_runs_of(&p.full[at.full].key, DECODE_WORDS(struct list_run), at.full_end - at.full,
                          at.keys),
             fill_runs_of(&p.masked[at.masked].key, DECODE_WORDS(struct list_masked),
@@ -55,7 +53,7 @@ static __device__ __forceinline__ struct decode_list decode_list_of(const struct
 }
 
 /* Row of a tile that is nearest to c - limit, or one beyond all rows. */
-static __device__ __forceinline__ int16_t decode_limit(int32_t c, int32_t limit) {
+DEVICE int16_t decode_limit(int32_t c, int32_t limit) {
     const int64_t row = (int64_t)c - limit;
     return (int16_t)(row < -1 ? -1 : row > 256 ? 256 : row);
 }
@@ -67,24 +65,23 @@ static __device__ __forceinline__ int16_t decode_limit(int32_t c, int32_t limit)
 
 /* Place of a mask's key, whose words of rows are looked up as scores are masked: of a key that all rows list, or
  * none, -1 stands there. */
-static __device__ __forceinline__ struct decode_place decode_masked_place(int32_t key, int32_t of) {
-    return {key, key, (int16_t)(uint16_t)of, (int16_t)(of >> 16)};
+DEVICE struct decode_place decode_masked_place(int32_t key, int32_t mask) {
+    return {key, key, (int16_t)(uint16_t)mask, (int16_t)(mask >> 16)};
 }
-static __device__ __forceinline__ int32_t decode_masked_key(const struct decode_place &place) {
+DEVICE int32_t decode_masked_key(const struct decode_place &place) {
     return (int32_t)((uint32_t)(uint16_t)place.first | (uint32_t)(uint16_t)place.last << 16);
 }
 
 /* Rows of a tile that list a key of a mask, of which the tile's runs of bits tell where its words are. */
-static __device__ __forceinline__ uint64_t decode_rows(const struct decode_params &p,
-                                                       const struct fill_runs &bits, int32_t key) {
+DEVICE uint64_t decode_rows(const struct decode_params &p, const struct fill_runs &bits,
+                            int32_t key) {
     const struct list_masked *const run = reinterpret_cast<const struct list_masked *>(bits.at);
     return p.words[run->u.word + (key - run->key)];
 }
 
 /* The place of key `at` of a tile's list, whose row is still to be found; none from `end` on. */
-static __device__ __forceinline__ struct decode_place decode_place_of(const struct decode_params &p,
-                                                                      const struct decode_list &l,
-                                                                      uint32_t at, uint32_t end) {
+DEVICE struct decode_place decode_place_of(const struct decode_params &p,
+                                           const struct decode_list &l, uint32_t at, uint32_t end) {
     if (at >= end)
         return DECODE_NO_PLACE;
     int32_t x = (int32_t)at;
@@ -103,10 +100,9 @@ static __device__ __forceinline__ struct decode_place decode_place_of(const stru
 }
 
 /* Place with its row: a page that is missing lists no key. */
-static __device__ __forceinline__ struct decode_place decode_find(const struct decode_params &p,
-                                                                  const struct decode_item &item,
-                                                                  const struct decode_list &l,
-                                                                  uint32_t at) {
+DEVICE struct decode_place decode_find(const struct decode_params &p,
+                                       const struct decode_item &item, const struct decode_list &l,
+                                       uint32_t at) {
     struct decode_place place = decode_place_of(p, l, at, item.end);
     if (!p.table || place.key < 0)
         return place;
@@ -119,25 +115,24 @@ static __device__ __forceinline__ struct decode_place decode_find(const struct d
 
 /* Pieces of 16 bytes that a row has in a panel, less what decode_copy_rest adds. Rows of 8 bits are copied
  * behind the first half, until decode_widen. */
-static __device__ __forceinline__ int decode_pieces(const struct decode_stored &of) {
-    return (of.eight_bit ? 2 : 1) * of.rows.size / 16;
+DEVICE int decode_pieces(const struct decode_stored &stored) {
+    return (stored.eight_bit ? 2 : 1) * stored.rows.size / 16;
 }
 
 /* Copies this warp's share of KEYS rows into a panel with rows ROW bytes apart: an instruction copies 128 bytes of
  * four rows. Zeros where there is no key, and past a row's end unless REST (decode_copy_rest). */
 template <int KEYS, int WARPS, int ROW, bool REST>
-static __device__ __forceinline__ void decode_copy(uint32_t to, const char *first,
-                                                   const struct decode_stored &of, int32_t shift,
-                                                   const struct decode_place *places) {
+DEVICE void decode_copy(uint32_t to, const char *first, const struct decode_stored &stored,
+                        int32_t shift, const struct decode_place *places) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
 #pragma unroll
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + sub;
         const int32_t place = places[row].row;
         const bool is = place >= 0;
-        const char *from = filled_row_at(first, of.rows, shift, place) + 16 * piece;
-        if (REST && of.eight_bit) {
-            const int half = of.rows.size / 16;
+        const char *from = filled_row_at(first, stored.rows, shift, place) + 16 * piece;
+        if (REST && stored.eight_bit) {
+            const int half = stored.rows.size / 16;
 #pragma unroll 1
             for (int c = piece; c < half; c += 8, from += 128)
                 cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, half + c), from,
@@ -147,53 +142,51 @@ static __device__ __forceinline__ void decode_copy(uint32_t to, const char *firs
         const uint32_t at = to + (uint32_t)(row * ROW) + swizzle_piece(row, piece);
 #pragma unroll
         for (int s = 0; s < ROW / 128; s++)
-            if (!REST || 128 * s + 16 * piece < of.rows.size)
+            if (!REST || 128 * s + 16 * piece < stored.rows.size)
                 cp_async_16_l2_128(at + 128 * s, from + 128 * s,
-                                   is && 128 * s + 16 * piece < of.rows.size);
+                                   is && 128 * s + 16 * piece < stored.rows.size);
     }
 }
 
 /* Copies what rows have in second views behind what they have in the first ones, and zeros behind that. */
 template <int KEYS, int WARPS, int ROW>
-static __device__ __forceinline__ void
-decode_copy_rest(uint32_t to, const struct decode_stored &of, int32_t shift,
-                 const struct decode_item &item, const struct decode_place *places) {
-    const int begin = decode_pieces(of);
-    const char *const first = filled_head_rows(of.rest, item);
+DEVICE void decode_copy_rest(uint32_t to, const struct decode_stored &stored, int32_t shift,
+                             const struct decode_item &item, const struct decode_place *places) {
+    const int begin = decode_pieces(stored);
+    const char *const first = filled_head_rows(stored.rest, item);
     if (begin == ROW / 16)
         return;
 #pragma unroll 1
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + warp_lane() / 8;
         const int32_t place = places[row].row;
-        const char *const from = filled_row_at(first, of.rest, shift, place);
+        const char *const from = filled_row_at(first, stored.rest, shift, place);
 #pragma unroll 1
         for (int c = warp_lane() % 8; begin + c < ROW / 16; c += 8)
             cp_async_16_l2_128(to + (uint32_t)(row * ROW) + swizzle_piece(row, begin + c),
-                               from + 16 * c, place >= 0 && 16 * c < of.rest.size);
+                               from + 16 * c, place >= 0 && 16 * c < stored.rest.size);
     }
 }
 
 /* Two numbers of 8 bits, the lower half of x, as two of T, which holds every one: f16 does. */
-template <class T, __nv_fp8_interpretation_t KIND>
-static __device__ __forceinline__ uint32_t decode_widen_two(uint32_t x) {
+template <class T, __nv_fp8_interpretation_t KIND> DEVICE uint32_t decode_widen_two(uint32_t x) {
     const __half2 two = __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)x, KIND);
     if (attention_has_small(T())) /* f16 */
         return reinterpret_cast<const uint32_t &>(two);
-    const float2 of = __half22float2(two);
-    return mma_pack(of.x, of.y, T());
+    const float2 pair = __half22float2(two);
+    return mma_pack(pair.x, pair.y, T());
 }
 
 /* Eight, as 16 bytes. */
 template <class T, __nv_fp8_interpretation_t KIND>
-static __device__ __forceinline__ uint4 decode_widen_eight(uint32_t x, uint32_t y) {
+DEVICE uint4 decode_widen_eight(uint32_t x, uint32_t y) {
     return {decode_widen_two<T, KIND>(x), decode_widen_two<T, KIND>(x >> 16),
             decode_widen_two<T, KIND>(y), decode_widen_two<T, KIND>(y >> 16)};
 }
 
 /* decode_widen of one KIND, `half` pieces of a row. */
 template <class T, int KEYS, int WARPS, int ROW, __nv_fp8_interpretation_t KIND>
-static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half) {
+DEVICE void decode_widen_as(uint32_t panel, int half) {
 #pragma unroll 1
     for (int i = 0; i < KEYS / WARPS; i += 4) {
         const int row = (int)threadIdx.x / 32 * (KEYS / WARPS) + i + warp_lane() / 8;
@@ -217,26 +210,24 @@ static __device__ __forceinline__ void decode_widen_as(uint32_t panel, int half)
 /* Widens the rows of 8 bits that this warp has copied to rows of T, in place; all its lanes' copies are
  * complete. Piece c is read before pieces 2 c and 2 c + 1 are written, which cover copied pieces up to c. */
 template <class T, int KEYS, int WARPS, int ROW>
-static __device__ __forceinline__ void decode_widen(uint32_t panel,
-                                                    const struct decode_stored &of) {
-    const int half = of.rows.size / 16;
-    if (of.eight_bit == TESS_E4M3)
+DEVICE void decode_widen(uint32_t panel, const struct decode_stored &stored) {
+    const int half = stored.rows.size / 16;
+    if (stored.eight_bit == TESS_E4M3)
         decode_widen_as<T, KEYS, WARPS, ROW, __NV_E4M3>(panel, half);
-    else if (of.eight_bit == TESS_E5M2)
+    else if (stored.eight_bit == TESS_E5M2)
         decode_widen_as<T, KEYS, WARPS, ROW, __NV_E5M2>(panel, half);
 }
 
 /* Offset of the scales of a step's keys in shared memory, in bytes. */
-template <class shape> static __device__ __forceinline__ int decode_scales_at(int32_t step) {
+template <class shape> DEVICE int decode_scales_at(int32_t step) {
     return shape::SCALES +
            step % shape::STAGES * shape::KEYS * shape::SCALES_KEY * (int)sizeof(float);
 }
 
 /* Copies the scales of a place, zeros where it has no key. */
-static __device__ __forceinline__ void decode_copy_scale(uint32_t to, const struct decode_params &p,
-                                                         const struct decode_stored &stored,
-                                                         const struct decode_item &item,
-                                                         const struct decode_place &place) {
+DEVICE void decode_copy_scale(uint32_t to, const struct decode_params &p,
+                              const struct decode_stored &stored, const struct decode_item &item,
+                              const struct decode_place &place) {
     const char *from = filled_head_rows(stored.scale, item);
     if (place.key >= 0)
         from = filled_row_at(from, stored.scale, p.shift, place.row);
@@ -247,9 +238,8 @@ static __device__ __forceinline__ void decode_copy_scale(uint32_t to, const stru
 
 /* Copies the scales of a step's keys, a thread those of a key: of K, and of V where keys have their own. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_copy_scales(uint32_t to, const struct decode_params &p, const struct decode_item &item,
-                   const struct decode_place *places) {
+DEVICE void decode_copy_scales(uint32_t to, const struct decode_params &p,
+                               const struct decode_item &item, const struct decode_place *places) {
     const int row = (int)threadIdx.x;
     if (row >= shape::KEYS)
         return;
@@ -261,26 +251,25 @@ decode_copy_scales(uint32_t to, const struct decode_params &p, const struct deco
 }
 
 /* The scale of all values of a head. */
-static __device__ __forceinline__ float decode_scale_late(const struct decode_params &p,
-                                                          const struct decode_item &item) {
+DEVICE float decode_scale_late(const struct decode_params &p, const struct decode_item &item) {
     return *reinterpret_cast<const float *>(filled_head_rows(p.v.scale, item));
 }
 
 /* Place of 8 dims of a row of Q: in the second view, from p.d_first on. Q: its type. */
 template <class Q, bool REST>
-static __device__ __forceinline__ const char *
-decode_q_at(const struct decode_params &p, const struct decode_item &item, int row, int dim) {
+DEVICE const char *decode_q_at(const struct decode_params &p, const struct decode_item &item,
+                               int row, int dim) {
     const bool rest = REST && dim >= p.d_first;
-    const struct rows_view &of = rest ? p.q_rest : p.run.q;
-    return attention_head<Q>(of, item.batch, item.head + filled_row_head(p, row)) +
-           ((item.row + filled_row_query(p, row)) * of.stride[2] + dim - (rest ? p.d_first : 0)) *
+    const struct rows_view &view = rest ? p.q_rest : p.run.q;
+    return attention_head<Q>(view, item.batch, item.head + filled_row_head(p, row)) +
+           ((item.row + filled_row_query(p, row)) * view.stride[2] + dim - (rest ? p.d_first : 0)) *
                (int64_t)sizeof(Q);
 }
 
 /* Copies the tile's rows of Q, times p.run.q_scale, a power of two: a warp takes a row, 16 bytes by a thread. */
 template <class shape, bool REST>
-static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct decode_params &p,
-                                                     const struct decode_item &item) {
+DEVICE void decode_copy_q(uint32_t to, const struct decode_params &p,
+                          const struct decode_item &item) {
     using T = typename shape::T;
     constexpr int PIECES = shape::ROW / 16;
     const int32_t rows = p.run.tile_rows * p.run.tile_heads;
@@ -311,49 +300,49 @@ static __device__ __forceinline__ void decode_copy_q(uint32_t to, const struct d
 /* ---- Q of f32 ---- */
 
 /* The largest number of T. */
-static __device__ __forceinline__ constexpr float decode_most(__half) {
+DEVICE constexpr float decode_most(__half) {
     return 65504;
 }
-static __device__ __forceinline__ constexpr float decode_most(__nv_bfloat16) {
+DEVICE constexpr float decode_most(__nv_bfloat16) {
     return 0x1.fep127f;
 }
 
 /* Two elements as words of PARTS rows: rounded to T, what rounding took, rounded, and so on. Beyond T's largest
  * number stands that, but in the last part, which has Inf and NaN. */
-template <class T, int PARTS>
-static __device__ __forceinline__ void decode_split(uint32_t (&to)[PARTS], float x, float y) {
+template <class T, int PARTS> DEVICE void decode_split(uint32_t (&to)[PARTS], float x, float y) {
     constexpr float MOST = decode_most(T());
 #pragma unroll
     for (int part = 0; part < PARTS - 1; part++) {
         to[part] = mma_pack(fminf(fmaxf(x, -MOST), MOST), fminf(fmaxf(y, -MOST), MOST), T());
-        const float2 of = mma_unpack(to[part], T());
-        x -= of.x, y -= of.y;
+        const float2 pair = mma_unpack(to[part], T());
+        x -= pair.x, y -= pair.y;
     }
     to[PARTS - 1] = mma_pack(x, y, T());
 }
 
 /* Row of a part of q among the 16 of its group, after that of part 0. */
-static __device__ __forceinline__ constexpr int decode_part_row(int part) {
+DEVICE constexpr int decode_part_row(int part) {
     return part == 2 ? 4 : 8 * part;
 }
 
 /* Exponent of the power of two that a row is raised by, `most` being its largest size: to within 2^14 ...
  * 2^15, so that rests keep f16's digits. */
-static __device__ __forceinline__ int decode_raise(float most) {
+DEVICE int decode_raise(float most) {
     return min(126, 127 + 14 - (int)(__float_as_uint(most) >> 23));
 }
-static __device__ __forceinline__ float decode_power(int exponent) {
+DEVICE float decode_power(int exponent) {
     return __uint_as_float((uint32_t)(exponent + 127) << 23);
 }
 
 /* Eight elements of Q times p.run.q_scale, or zeros. Answers the largest size. */
-static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struct decode_params &p,
-                                                      const char *from, bool wanted) {
-    float4 of[2] = {};
+DEVICE float decode_load_q(float (&x)[8], const struct decode_params &p, const char *from,
+                           bool wanted) {
+    float4 quads[2] = {};
     if (wanted)
-        of[0] = reinterpret_cast<const float4 *>(from)[0],
-        of[1] = reinterpret_cast<const float4 *>(from)[1];
-    const float all[8] = {of[0].x, of[0].y, of[0].z, of[0].w, of[1].x, of[1].y, of[1].z, of[1].w};
+        quads[0] = reinterpret_cast<const float4 *>(from)[0],
+        quads[1] = reinterpret_cast<const float4 *>(from)[1];
+    const float all[8] = {quads[0].x, quads[0].y, quads[0].z, quads[0].w,
+                          quads[1].x, quads[1].y, quads[1].z, quads[1].w};
     float most = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -366,9 +355,8 @@ static __device__ __forceinline__ float decode_load_q(float (&x)[8], const struc
 /* Writes the tile's rows of Q of f32, PARTS for each (config.cuh), and by what scores of raised rows are
  * lowered. A warp takes a row. */
 template <class shape, bool REST>
-static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
-                                                      const struct decode_params &p,
-                                                      const struct decode_item &item) {
+DEVICE void decode_split_q(uint32_t to, float *lower, const struct decode_params &p,
+                           const struct decode_item &item) {
     using T = typename shape::T;
     constexpr int EACH = (shape::ROW / 16 + 31) / 32; /* pieces of a lane */
 #pragma unroll 1
@@ -398,8 +386,9 @@ static __device__ __forceinline__ void decode_split_q(uint32_t to, float *lower,
                 continue;
 #pragma unroll
             for (int part = 0; part < shape::PARTS; part++) {
-                const int of = at + decode_part_row(part);
-                shared_store_16(to + (uint32_t)(of * shape::ROW) + swizzle_piece(of, piece),
+                const int query_row = at + decode_part_row(part);
+                shared_store_16(to + (uint32_t)(query_row * shape::ROW) +
+                                    swizzle_piece(query_row, piece),
                                 {word[0][part], word[1][part], word[2][part], word[3][part]});
             }
         }

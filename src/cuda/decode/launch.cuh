@@ -16,16 +16,16 @@ struct decode_variant {
 
 /* T: o's type, unless p->o_f32. At most `ctas` CTAs take items in turn. The combine follows. */
 template <class T>
-static cudaError_t decode_launch_variant(const struct decode_variant &of,
+static cudaError_t decode_launch_variant(const struct decode_variant &variant,
                                          const struct decode_params *p, int64_t ctas,
                                          cudaStream_t stream) {
-    const int bytes = p->stored ? of.with_scales : of.bytes;
+    const int bytes = p->stored ? variant.with_scales : variant.bytes;
     void *arguments[] = {(void *)p};
-    cudaError_t code = of.allow((const void *)of.kernel);
+    cudaError_t code = variant.allow((const void *)variant.kernel);
     ctas = ctas < p->image.most_items ? ctas : p->image.most_items;
     if (!code && ctas > 0)
-        code = launch_early((const void *)of.kernel, dim3(attention_blocks(ctas)), of.threads,
-                            (size_t)bytes, arguments, stream);
+        code = launch_early((const void *)variant.kernel, dim3(attention_blocks(ctas)),
+                            variant.threads, (size_t)bytes, arguments, stream);
     if (code)
         return code;
     return cuda_decode_combine(p, p->o_f32 ? TESS_F32 : attention_type(T()), stream);

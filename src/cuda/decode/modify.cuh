@@ -12,8 +12,7 @@ struct decode_lane {
 };
 #define DECODE_NO_QUERY (1 << 20)
 
-template <class shape>
-static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct decode_params &p) {
+template <class shape> DEVICE struct decode_lane decode_lane_of(const struct decode_params &p) {
     const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane() / 4;
     if (!decode_has_rows<shape>(warp_lane()))
         return {{DECODE_NO_QUERY, DECODE_NO_QUERY}};
@@ -22,9 +21,7 @@ static __device__ __forceinline__ struct decode_lane decode_lane_of(const struct
 
 /* Adds the scores of the parts of q of f32, small ones first, and multiplies them by `lower`, what the row was
  * raised by. An infinite one of part 0 stays. */
-template <class shape>
-static __device__ __forceinline__ void decode_join(float (&s)[shape::TILES][4],
-                                                   const float *lower) {
+template <class shape> DEVICE void decode_join(float (&s)[shape::TILES][4], const float *lower) {
     if (!shape::SPLIT)
         return;
     const float by =
@@ -44,18 +41,16 @@ static __device__ __forceinline__ void decode_join(float (&s)[shape::TILES][4],
 /* Heads of a lane's two rows; of rows that there are not, one that there is. Found when they are
  * needed: registers are short. */
 template <class shape>
-static __device__ __forceinline__ int32_t decode_head(const struct decode_params &p,
-                                                      const struct decode_item &item, int r) {
+DEVICE int32_t decode_head(const struct decode_params &p, const struct decode_item &item, int r) {
     const int row = shape::ROWS_GROUP * decode_group<shape>() + warp_lane_here() / 4 + 8 * r;
     return min(item.head + filled_row_head(p, row), p.run.heads_q - 1);
 }
 
 /* Softcap, then ALiBi. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
-              const struct decode_item &item, const struct decode_lane &lane,
-              const struct decode_place *places) {
+DEVICE void decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
+                          const struct decode_item &item, const struct decode_lane &lane,
+                          const struct decode_place *places) {
     const struct modify_params &m = p.run.modify;
     if (!m.scores)
         return;
@@ -81,9 +76,8 @@ decode_modify(float (&s)[shape::TILES][4], const struct decode_params &p,
 
 /* Scores become -Inf where a mask does not list them: of places without a key, and by the rows that list a key. */
 template <class shape, class rows_of_key>
-static __device__ __forceinline__ void
-decode_mask_bits(float (&s)[shape::TILES][4], const struct decode_lane &lane,
-                 const struct decode_place *places, const rows_of_key &rows_of) {
+DEVICE void decode_mask_bits(float (&s)[shape::TILES][4], const struct decode_lane &lane,
+                             const struct decode_place *places, const rows_of_key &rows_of) {
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++)
 #pragma unroll
@@ -101,10 +95,9 @@ decode_mask_bits(float (&s)[shape::TILES][4], const struct decode_lane &lane,
 /* Scores of rows that do not list the key, and of places without one, become -Inf. rows_of: rows that list a key of
  * a mask. */
 template <class shape, class rows_of_key>
-static __device__ __forceinline__ void
-decode_mask(float (&s)[shape::TILES][4], const struct decode_params &p,
-            const struct decode_lane &lane, const struct decode_place *places,
-            const rows_of_key &rows_of) {
+DEVICE void decode_mask(float (&s)[shape::TILES][4], const struct decode_params &p,
+                        const struct decode_lane &lane, const struct decode_place *places,
+                        const rows_of_key &rows_of) {
     if (p.words) {
         decode_mask_bits<shape>(s, lane, places, rows_of);
         return;
@@ -123,9 +116,9 @@ decode_mask(float (&s)[shape::TILES][4], const struct decode_params &p,
 /* Whether dropout keeps the weights, for every warp of these rows: bit l of word e of 8 keys is that of
  * lane l's s[j][e]. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_item &item,
-            const struct decode_lane &lane, const struct decode_place *places) {
+DEVICE void decode_draw(uint32_t *kept, const struct decode_params &p,
+                        const struct decode_item &item, const struct decode_lane &lane,
+                        const struct decode_place *places) {
     const struct modify_params &m = p.run.modify;
     if (!m.seed)
         return;
@@ -136,9 +129,9 @@ decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_i
                         item.row + lane.query[1])};
 #pragma unroll 1
     for (int j = 0; j < shape::TILES; j++) {
-        const struct decode_place *of = places + 8 * j + warp_lane() % 4 * 2;
-        const uint32_t key[2] = {(uint32_t)of[0].key + m.first_key,
-                                 (uint32_t)of[1].key + m.first_key};
+        const struct decode_place *pair = places + 8 * j + warp_lane() % 4 * 2;
+        const uint32_t key[2] = {(uint32_t)pair[0].key + m.first_key,
+                                 (uint32_t)pair[1].key + m.first_key};
         const uint32_t bits = modify_kept(q, key, m.dropped, seed);
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -151,9 +144,8 @@ decode_draw(uint32_t *kept, const struct decode_params &p, const struct decode_i
 
 /* Scales of values, of tokens or of this warp's dims, on P of DECODE_GROUPS groups of 8 keys. */
 template <class shape>
-static __device__ __forceinline__ void decode_scale_weights(float (&s)[1][DECODE_GROUPS][4],
-                                                            const struct decode_params &p,
-                                                            const float *scales) {
+DEVICE void decode_scale_weights(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p,
+                                 const float *scales) {
     if (p.v.scales == 0 || p.v_late)
         return;
     scales += min(decode_column<shape>() * shape::DIMS_O / DECODE_SCALE_DIMS, p.v.scales - 1);
@@ -165,8 +157,8 @@ static __device__ __forceinline__ void decode_scale_weights(float (&s)[1][DECODE
 }
 
 /* Dropout, on P of DECODE_GROUPS groups of 8 keys. */
-static __device__ __forceinline__ void
-decode_drop(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p, const uint32_t *kept) {
+DEVICE void decode_drop(float (&s)[1][DECODE_GROUPS][4], const struct decode_params &p,
+                        const uint32_t *kept) {
     if (!p.run.modify.seed)
         return;
 #pragma unroll

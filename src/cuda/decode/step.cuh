@@ -6,15 +6,15 @@
 #include "decode/config.cuh"
 
 /* This warp's group of 16 rows, and its number among the warps that share them. */
-template <class shape> static __device__ __forceinline__ int decode_group(void) {
+template <class shape> DEVICE int decode_group(void) {
     return shape::group((int)threadIdx.x / 32);
 }
-template <class shape> static __device__ __forceinline__ int decode_column(void) {
+template <class shape> DEVICE int decode_column(void) {
     return shape::column((int)threadIdx.x / 32);
 }
 
 /* Whether a lane's sums are of rows of the tile: of three parts half the lanes have the third part's. */
-template <class shape> static __device__ __forceinline__ bool decode_has_rows(int lane) {
+template <class shape> DEVICE bool decode_has_rows(int lane) {
     return shape::ROWS_GROUP >= 8 || lane < 4 * shape::ROWS_GROUP;
 }
 
@@ -22,14 +22,13 @@ template <class shape> static __device__ __forceinline__ bool decode_has_rows(in
 template <class shape> struct decode_q { uint32_t a[shape::Q_HELD ? shape::D / 16 : 1][4]; };
 
 /* The address of this lane's row of Q for ldmatrix: lanes 0 ... 15 dims 0 ... 7, the others 8 ... 15. */
-template <class shape> static __device__ __forceinline__ uint32_t decode_q_row(uint32_t q) {
+template <class shape> DEVICE uint32_t decode_q_row(uint32_t q) {
     const int lane = warp_lane();
     return q + (uint32_t)((16 * decode_group<shape>() + lane % 16) * shape::ROW) +
            swizzle_piece(lane, lane / 16);
 }
 
-template <class shape>
-static __device__ __forceinline__ void decode_hold_q(struct decode_q<shape> &held, uint32_t q) {
+template <class shape> DEVICE void decode_hold_q(struct decode_q<shape> &held, uint32_t q) {
     const uint32_t from = decode_q_row<shape>(q);
     if (shape::Q_HELD)
 #pragma unroll
@@ -39,8 +38,7 @@ static __device__ __forceinline__ void decode_hold_q(struct decode_q<shape> &hel
 
 /* Dims 16 d ... 16 d + 15 of this warp's rows. row: decode_q_row. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_q_of(uint32_t (&a)[4], const struct decode_q<shape> &held, uint32_t row, int d) {
+DEVICE void decode_q_of(uint32_t (&a)[4], const struct decode_q<shape> &held, uint32_t row, int d) {
     if (!shape::Q_HELD)
         ldmatrix(a, swizzle_piece_after(row, d));
     else
@@ -52,9 +50,9 @@ decode_q_of(uint32_t (&a)[4], const struct decode_q<shape> &held, uint32_t row, 
 /* S [16, 8 TILES] = Q [16, D] K [8 TILES, D]^T. k: the first of the warp's keys. STORED: of K without its
  * scales, which stand from `scales` on; they multiply the sums over their dims. */
 template <class shape, bool STORED>
-static __device__ __forceinline__ void
-decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, uint32_t q,
-              uint32_t k, const float *scales, const struct decode_stored &of_k) {
+DEVICE void decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held,
+                          uint32_t q, uint32_t k, const float *scales,
+                          const struct decode_stored &of_k) {
     constexpr int TILES = shape::TILES, STEPS = shape::D / 16;
     const int lane = warp_lane();
     const int32_t n = of_k.scales;
@@ -73,7 +71,7 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
         [&](int done) { /* after `done` steps of 16 dims */
                         if (!STORED || n == 0 || (done % (DECODE_SCALE_DIMS / 16) && done < STEPS))
                             return;
-                        const float *const of =
+                        const float *const factors =
                             scales + min((done - 1) / (DECODE_SCALE_DIMS / 16), n - 1);
 #pragma unroll
                         for (int j = 0; j < TILES; j++)
@@ -81,7 +79,8 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
                             for (int e = 0; e < 4; e++) {
                                 float by = 1; /* factor of the second view's dims */
                                 if ((done - 1) / (DECODE_SCALE_DIMS / 16) < of_k.scaled)
-                                    by = of[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
+                                    by =
+                                        factors[(8 * j + lane % 4 * 2 + e % 2) * shape::SCALES_KEY];
                                 sum[STORED ? j : 0][e] += all(j, e) * by;
                                 s[j][e] = 0;
 #pragma unroll
@@ -139,9 +138,8 @@ decode_scores(float (&s)[shape::TILES][4], const struct decode_q<shape> &held, u
 
 /* O [16, DIMS_O] += P [16, 8 GROUPS] V [keys, DIMS_O]. v: the first of the keys. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_pv(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
-          const uint32_t (&probs)[DECODE_GROUPS][2], uint32_t v) {
+DEVICE void decode_pv(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
+                      const uint32_t (&probs)[DECODE_GROUPS][2], uint32_t v) {
     const int lane = warp_lane(), first = decode_column<shape>() * (shape::DIMS_O / 16);
     v += (uint32_t)(lane % 16 * shape::ROW_V) + swizzle_piece(lane, lane / 16);
     v = swizzle_piece_after(v, first);
@@ -162,22 +160,24 @@ decode_pv(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
 /* Softmax and P V of DECODE_GROUPS groups of 8 keys, from their scores. drop: what dropout does to P.
  * P too small for f16 is multiplied apart, as in device/tile.cuh. */
 template <class shape, class drops>
-static __device__ __forceinline__ void
-decode_add(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
-           float (&s)[1][DECODE_GROUPS][4], uint32_t v, float scale, const drops &drop) {
+DEVICE void decode_add(struct attention_state<typename shape::T, shape::DIMS_O, 16> &state,
+                       float (&s)[1][DECODE_GROUPS][4], uint32_t v, float scale,
+                       const drops &drop) {
     using T = typename shape::T;
     uint32_t probs[DECODE_GROUPS][2];
     const bool some_small =
         attention_softmax<T, shape::DIMS_O, 16, DECODE_GROUPS, false>(s, state, scale);
     drop();
     if (some_small) {
-        const auto of = [](float x) { return x < ATTENTION_SMALL ? x * ATTENTION_SMALL_RAISE : 0; };
+        const auto raised = [](float x) {
+            return x < ATTENTION_SMALL ? x * ATTENTION_SMALL_RAISE : 0;
+        };
 #pragma unroll
         for (int j = 0; j < DECODE_GROUPS; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 float *const x = s[0][j] + 2 * e;
-                probs[j][e] = mma_pack(of(x[0]), of(x[1]), T());
+                probs[j][e] = mma_pack(raised(x[0]), raised(x[1]), T());
                 x[0] = x[0] < ATTENTION_SMALL ? 0 : x[0];
                 x[1] = x[1] < ATTENTION_SMALL ? 0 : x[1];
             }

@@ -10,14 +10,14 @@ struct decode_row {
     int32_t head, of_head, query; /* head: within the tile */
     bool is;
 };
-static __device__ __forceinline__ struct decode_row
-decode_row_of(const struct decode_params &p, const struct decode_item &item, int row) {
+DEVICE struct decode_row decode_row_of(const struct decode_params &p,
+                                       const struct decode_item &item, int row) {
     const int32_t head = filled_row_head(p, row), query = filled_row_query(p, row);
     return {head, item.head + head, query, head < p.run.tile_heads && query < item.rows};
 }
 
 template <class shape>
-static __device__ __forceinline__ void
+DEVICE void
 decode_store_partial(const struct decode_params &p, const struct decode_item &item,
                      const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     const float lower = attention_lower<typename shape::T>();
@@ -48,7 +48,7 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
 /* Rows of o are whole 16-byte pieces: d_v is a multiple of 8. Rows that list nothing are 0: their sums
  * of 0 x V may be NaN. */
 template <class shape>
-static __device__ __forceinline__ void
+DEVICE void
 decode_store(const struct decode_params &p, const struct decode_item &item,
              const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     using T = typename shape::T;
@@ -87,9 +87,8 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
 }
 
 template <class shape>
-static __device__ __forceinline__ void
-decode_finish(const struct decode_params &p, const struct decode_item &item,
-              struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
+DEVICE void decode_finish(const struct decode_params &p, const struct decode_item &item,
+                          struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);

@@ -3,6 +3,8 @@
 #ifndef TESSERA_CUDA_BLOCKS_CUH
 #define TESSERA_CUDA_BLOCKS_CUH
 
+#include "device/inline.cuh"
+
 #include <cuda_runtime.h>
 
 #include <stdint.h>
@@ -10,7 +12,7 @@
 #define BLOCKS_ACROSS (1 << 30)
 
 /* The unit of this thread block. The number may be past the last unit. */
-static __device__ __forceinline__ int64_t blocks_unit(void) {
+DEVICE int64_t blocks_unit(void) {
     return (int64_t)blockIdx.y * BLOCKS_ACROSS + blockIdx.x;
 }
 

@@ -12,14 +12,14 @@
 #define CLUSTER_MAX 8
 
 /* Thread blocks in the cluster, and the rank of this one. */
-static __device__ __forceinline__ int cluster_size(void) {
+DEVICE int cluster_size(void) {
     int size = 1;
 #if ARCHITECTURE_CLUSTERS
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
 #endif
     return size;
 }
-static __device__ __forceinline__ int cluster_rank(void) {
+DEVICE int cluster_rank(void) {
     int rank = 0;
 #if ARCHITECTURE_CLUSTERS
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int cluster_rank(void) {
 
 /* Cluster barrier: what each thread block wrote to its shared memory before is visible to the
  * others after. */
-static __device__ __forceinline__ void cluster_wait(void) {
+DEVICE void cluster_wait(void) {
     __syncwarp();
 #if ARCHITECTURE_CLUSTERS
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
@@ -39,27 +39,27 @@ static __device__ __forceinline__ void cluster_wait(void) {
 }
 
 /* The value at the address of `at` in the shared memory of thread block `rank`. */
-static __device__ __forceinline__ float cluster_load(const float *at, int rank) {
+DEVICE float cluster_load(const float *at, int rank) {
 #if ARCHITECTURE_CLUSTERS
-    uint32_t there;
+    uint32_t remote;
     float x;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
+                 : "=r"(remote)
                  : "r"(shared_address(at)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(there) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(remote) : "memory");
     return x;
 #else
     return *at;
 #endif
 }
-static __device__ __forceinline__ double cluster_load(const double *at, int rank) {
+DEVICE double cluster_load(const double *at, int rank) {
 #if ARCHITECTURE_CLUSTERS
-    uint32_t there;
+    uint32_t remote;
     double x;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-                 : "=r"(there)
+                 : "=r"(remote)
                  : "r"(shared_address(at)), "r"(rank));
-    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(x) : "r"(there) : "memory");
+    asm volatile("ld.shared::cluster.f64 %0, [%1];" : "=d"(x) : "r"(remote) : "memory");
     return x;
 #else
     return *at;
@@ -67,7 +67,7 @@ static __device__ __forceinline__ double cluster_load(const double *at, int rank
 }
 
 /* The place of `at` in the shared memory of thread block `rank`. */
-template <class X> static __device__ __forceinline__ X *cluster_at(X *at, int rank) {
+template <class X> DEVICE X *cluster_at(X *at, int rank) {
 #if ARCHITECTURE_CLUSTERS
     X *place;
     asm volatile("mapa.u64 %0, %1, %2;" : "=l"(place) : "l"(at), "r"(rank));

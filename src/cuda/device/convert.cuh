@@ -2,40 +2,41 @@
 #ifndef TESSERA_CUDA_CONVERT_CUH
 #define TESSERA_CUDA_CONVERT_CUH
 
+#include "device/inline.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-static __device__ __forceinline__ float to_f32(float x) {
+DEVICE float to_f32(float x) {
     return x;
 }
-static __device__ __forceinline__ float to_f32(__half x) {
+DEVICE float to_f32(__half x) {
     return __half2float(x);
 }
-static __device__ __forceinline__ float to_f32(__nv_bfloat16 x) {
+DEVICE float to_f32(__nv_bfloat16 x) {
     return __bfloat162float(x);
 }
 
 /* Rounded to nearest, ties to even. */
-static __device__ __forceinline__ void from_f32(float *to, float x) {
+DEVICE void from_f32(float *to, float x) {
     *to = x;
 }
-static __device__ __forceinline__ void from_f32(__half *to, float x) {
+DEVICE void from_f32(__half *to, float x) {
     *to = __float2half_rn(x);
 }
-static __device__ __forceinline__ void from_f32(__nv_bfloat16 *to, float x) {
+DEVICE void from_f32(__nv_bfloat16 *to, float x) {
     *to = __float2bfloat16_rn(x);
 }
 
 /* Clamps x, an element of O in type T, to T's finite range where O is a mean of numbers of T. A mean is
  * never larger than its largest element, but P rounded up could make f16's largest number infinite.
  * mean_below: modify_params has it. */
-template <class T>
-static __device__ __forceinline__ float mean_in_range(float x, float mean_below, T) {
+template <class T> DEVICE float mean_in_range(float x, float mean_below, T) {
     (void)mean_below;
     return x;
 }
-static __device__ __forceinline__ float mean_in_range(float x, float mean_below, __half) {
+DEVICE float mean_in_range(float x, float mean_below, __half) {
     return fabsf(x) < mean_below ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
 }
 
@@ -47,8 +48,7 @@ template <class T> struct row_view {
 };
 
 /* Elements at ... at + 3, where `at` is a multiple of 4; 0 past the row's end. */
-template <class T>
-static __device__ __forceinline__ float4 row_load4(const row_view<T> &row, int32_t at) {
+template <class T> DEVICE float4 row_load4(const row_view<T> &row, int32_t at) {
     struct alignas(4 * sizeof(T)) four {
         T x, y, z, w;
     };

@@ -7,7 +7,7 @@
 #include "device/shared.cuh"
 
 /* 16 bytes, aligned on both sides. */
-static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from, bool wanted) {
+DEVICE void cp_async_16(uint32_t to, const void *from, bool wanted) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(wanted ? 16 : 0)
                  : "memory");
@@ -15,8 +15,7 @@ static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from
 
 /* 16 bytes, with an L2 prefetch of the 128 bytes around them: for rows whose other bytes are copied
  * soon. Where `wanted` is false, `from` may be any address. */
-static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const void *from,
-                                                          bool wanted) {
+DEVICE void cp_async_16_l2_128(uint32_t to, const void *from, bool wanted) {
     asm volatile("{\n"
                  ".reg .pred zeros;\n"
                  "setp.eq.b32 zeros, %2, 0;\n"
@@ -28,8 +27,7 @@ static __device__ __forceinline__ void cp_async_16_l2_128(uint32_t to, const voi
 
 /* Copy between addresses TO and FROM bytes further on, which the instruction holds. */
 template <int TO, int FROM>
-static __device__ __forceinline__ void cp_async_16_l2_128_at(uint32_t to, const void *from,
-                                                             bool wanted) {
+DEVICE void cp_async_16_l2_128_at(uint32_t to, const void *from, bool wanted) {
     asm volatile("{\n"
                  ".reg .pred zeros;\n"
                  "setp.eq.b32 zeros, %2, 0;\n"
@@ -40,8 +38,7 @@ static __device__ __forceinline__ void cp_async_16_l2_128_at(uint32_t to, const 
 }
 
 /* Copy where `some`; else nothing is written. */
-static __device__ __forceinline__ void cp_async_16_l2_128_if(bool some, uint32_t to,
-                                                             const void *from, bool wanted) {
+DEVICE void cp_async_16_l2_128_if(bool some, uint32_t to, const void *from, bool wanted) {
     asm volatile("{\n"
                  ".reg .pred zeros, some;\n"
                  "setp.eq.b32 zeros, %2, 0;\n"
@@ -53,29 +50,29 @@ static __device__ __forceinline__ void cp_async_16_l2_128_if(bool some, uint32_t
 }
 
 /* 8 bytes, aligned on both sides. */
-static __device__ __forceinline__ void cp_async_8(uint32_t to, const void *from) {
+DEVICE void cp_async_8(uint32_t to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 
 /* 4 bytes, aligned on both sides. */
-static __device__ __forceinline__ void cp_async_4(uint32_t to, const void *from, bool wanted) {
+DEVICE void cp_async_4(uint32_t to, const void *from, bool wanted) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
                  "r"(wanted ? 4 : 0)
                  : "memory");
 }
 
 /* Commits this thread's copies as a group, which may be empty. */
-static __device__ __forceinline__ void cp_async_commit(void) {
+DEVICE void cp_async_commit(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 /* Waits until all of this thread's copies are complete, committed or not. */
-static __device__ __forceinline__ void cp_async_wait_all(void) {
+DEVICE void cp_async_wait_all(void) {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 /* Waits until at most the PENDING last committed groups of this thread are incomplete. */
-template <int PENDING> static __device__ __forceinline__ void cp_async_wait(void) {
+template <int PENDING> DEVICE void cp_async_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 

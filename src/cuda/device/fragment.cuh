@@ -28,25 +28,18 @@
 
 #define FRAGMENT_LOW 4096.0f /* factor that low parts are stored times */
 
-template <class T, int N> struct fragment {
-    uint32_t word[N];
-};
+template <class T, int N> struct fragment { uint32_t word[N]; };
 template <int N> struct fragment<float, N> {
     uint32_t high[N], low[N], residual[N]; /* low = residual x FRAGMENT_LOW */
 };
 
-template <class T, int N>
-static __device__ __forceinline__ struct fragment<T, N>
-fragment_of(const uint32_t (&word)[N], T) {
+template <class T, int N> DEVICE struct fragment<T, N> fragment_of(const uint32_t (&word)[N], T) {
     struct fragment<T, N> f;
 #pragma unroll
     for (int i = 0; i < N; i++)
         f.word[i] = word[i];
     return f;
-}
-template <int N>
-static __device__ __forceinline__ struct fragment<float, N>
-fragment_of(const uint32_t (&word)[N], float) {
+} template <int N> DEVICE struct fragment<float, N> fragment_of(const uint32_t (&word)[N], float) {
     struct fragment<float, N> f;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -60,8 +53,8 @@ fragment_of(const uint32_t (&word)[N], float) {
 
 /* A fragment of parts that were split earlier. */
 template <int N>
-static __device__ __forceinline__ struct fragment<float, N>
-fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
+DEVICE struct fragment<float, N> fragment_of_parts(const uint32_t (&high)[N],
+                                                   const uint32_t (&low)[N]) {
     struct fragment<float, N> f;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -72,9 +65,10 @@ fragment_of_parts(const uint32_t (&high)[N], const uint32_t (&low)[N]) {
     return f;
 }
 
-static __device__ __forceinline__ void fragment_mma_tf32(float (&c)[4], const uint32_t (&a)[4],
-                                                         const uint32_t (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+DEVICE void
+fragment_mma_tf32(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -83,9 +77,8 @@ static __device__ __forceinline__ void fragment_mma_tf32(float (&c)[4], const ui
 /* sum += a[0] b[0] + ... + a[STEPS - 1] b[STEPS - 1]. Each MMA starts from a zero accumulator. ALL:
  * for f32, all four MMAs of parts. */
 template <bool ALL, class T, int STEPS>
-static __device__ __forceinline__ void
-fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
-                  const struct fragment<T, 2> (&b)[STEPS]) {
+DEVICE void fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
+                              const struct fragment<T, 2> (&b)[STEPS]) {
     float part[4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++)
@@ -96,9 +89,8 @@ fragment_multiply(float (&sum)[4], const struct fragment<T, 4> (&a)[STEPS],
 }
 /* Small terms have accumulators of their own: a large accumulator is then truncated once. */
 template <bool ALL, int STEPS>
-static __device__ __forceinline__ void
-fragment_multiply(float (&sum)[4], const struct fragment<float, 4> (&a)[STEPS],
-                  const struct fragment<float, 2> (&b)[STEPS]) {
+DEVICE void fragment_multiply(float (&sum)[4], const struct fragment<float, 4> (&a)[STEPS],
+                              const struct fragment<float, 2> (&b)[STEPS]) {
     float lowest[4] = {}, low[4] = {}, high[STEPS][4] = {};
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {

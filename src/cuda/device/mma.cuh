@@ -14,16 +14,16 @@
 
 #include "device/convert.cuh"
 
-static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&a)[4],
-                                               const uint32_t *b, __half) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+DEVICE void mma_sync(float (&c)[4], const uint32_t (&a)[4], const uint32_t *b, __half) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&a)[4],
-                                               const uint32_t *b, __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+DEVICE void mma_sync(float (&c)[4], const uint32_t (&a)[4], const uint32_t *b, __nv_bfloat16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -31,7 +31,7 @@ static __device__ __forceinline__ void mma_sync(float (&c)[4], const uint32_t (&
 
 /* ldmatrix.x4: four 8 x 8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l
  * % 8 of matrix l / 8. Each lane gets columns 2t, 2t + 1 of row g of each matrix. */
-static __device__ __forceinline__ void ldmatrix(uint32_t (&to)[4], uint32_t row) {
+DEVICE void ldmatrix(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(row)
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void ldmatrix(uint32_t (&to)[4], uint32_t row)
 }
 
 /* ldmatrix.x4.trans: a lane gets rows 2t, 2t + 1 of column g of each matrix. */
-static __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&to)[4], uint32_t row) {
+DEVICE void ldmatrix_transposed(uint32_t (&to)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(row)
@@ -47,20 +47,20 @@ static __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&to)[4], ui
 }
 
 /* Two numbers as a word of an operand, the first in the lower 16 bits. */
-static __device__ __forceinline__ uint32_t mma_pack(float x, float y, __half) {
+DEVICE uint32_t mma_pack(float x, float y, __half) {
     const __half2 two = __floats2half2_rn(x, y);
     return *reinterpret_cast<const uint32_t *>(&two);
 }
-static __device__ __forceinline__ uint32_t mma_pack(float x, float y, __nv_bfloat16) {
+DEVICE uint32_t mma_pack(float x, float y, __nv_bfloat16) {
     const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
     return *reinterpret_cast<const uint32_t *>(&two);
 }
 
 /* The two numbers of a word. */
-static __device__ __forceinline__ float2 mma_unpack(uint32_t two, __half) {
+DEVICE float2 mma_unpack(uint32_t two, __half) {
     return __half22float2(*reinterpret_cast<const __half2 *>(&two));
 }
-static __device__ __forceinline__ float2 mma_unpack(uint32_t two, __nv_bfloat16) {
+DEVICE float2 mma_unpack(uint32_t two, __nv_bfloat16) {
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&two));
 }
 

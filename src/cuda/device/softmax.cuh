@@ -2,6 +2,8 @@
 #ifndef TESSERA_CUDA_ONLINE_SOFTMAX_CUH
 #define TESSERA_CUDA_ONLINE_SOFTMAX_CUH
 
+#include "device/inline.cuh"
+
 #include <cuda_fp16.h>
 #include <math.h>
 
@@ -12,10 +14,10 @@
  * f16 has little range below 1: numbers below 2^-14 lose bits, below 2^-25 they are 0. P is therefore raised as far
  * as f16's largest number allows.
  */
-static __device__ __forceinline__ constexpr float attention_raise(__half) {
+DEVICE constexpr float attention_raise(__half) {
     return 14.0f;
 }
-template <class T> static __device__ __forceinline__ constexpr float attention_raise(T) {
+template <class T> DEVICE constexpr float attention_raise(T) {
     return 0.0f;
 }
 
@@ -24,11 +26,11 @@ template <class T> static __device__ __forceinline__ constexpr float attention_r
 #define ATTENTION_FAR 0x1p14f
 
 /* Subtrahend of scores: the maximum, or 0 where it is -Inf. */
-static __device__ __forceinline__ float attention_base(float m) {
+DEVICE float attention_base(float m) {
     return m == -INFINITY ? 0.0f : m;
 }
 
-static __device__ __forceinline__ float attention_exp2(float x) {
+DEVICE float attention_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;

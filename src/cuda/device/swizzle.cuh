@@ -13,21 +13,23 @@
 #ifndef TESSERA_CUDA_SWIZZLE_CUH
 #define TESSERA_CUDA_SWIZZLE_CUH
 
+#include "device/inline.cuh"
+
 #include <stdint.h>
 
 /* Offset of 16-byte piece c of row r from the row's begin, in bytes; only r % 8 matters. */
-static __device__ __forceinline__ uint32_t swizzle_piece(int r, int c) {
+DEVICE uint32_t swizzle_piece(int r, int c) {
     return (uint32_t)(c / 8 * 128 + ((c % 8) ^ (r & 7)) * 16);
 }
 
 /* Offset of the 128 bytes that row r begins or shares, from the panel's begin, in bytes. */
-template <int ROW> static __device__ __forceinline__ uint32_t swizzle_row(int r) {
+template <int ROW> DEVICE uint32_t swizzle_row(int r) {
     return (uint32_t)(ROW == 64 ? r / 8 * (8 * ROW) + r % 4 * 128 : r * ROW);
 }
 
 /* The address of piece c + 2 n, where `at` is the address of piece c of the same row; c is 0 or
  * 1. */
-static __device__ __forceinline__ uint32_t swizzle_piece_after(uint32_t at, int n) {
+DEVICE uint32_t swizzle_piece_after(uint32_t at, int n) {
     return (at ^ (uint32_t)(n % 4 * 32)) + (uint32_t)(n / 4 * 128);
 }
 

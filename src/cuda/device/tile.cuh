@@ -21,16 +21,15 @@
 #include "device/warp.cuh"
 
 /* Whether P may underflow in T: elements below ATTENTION_SMALL lose bits. */
-static __device__ __forceinline__ constexpr bool attention_has_small(__half) {
+DEVICE constexpr bool attention_has_small(__half) {
     return true;
 }
-template <class T> static __device__ __forceinline__ constexpr bool attention_has_small(T) {
+template <class T> DEVICE constexpr bool attention_has_small(T) {
     return false;
 }
 
 /* Calls `each` with the places of a fragment [I][J][E], in order. */
-template <int I, int J, int E, class call>
-static __device__ __forceinline__ void tile_each(const call &each) {
+template <int I, int J, int E, class call> DEVICE void tile_each(const call &each) {
 #pragma unroll
     for (int i = 0; i < I; i++)
 #pragma unroll
@@ -48,10 +47,10 @@ template <class T, int D, int R> struct attention_state {
 
 /* Lag of this tile's maxima (softmax.cuh): P stays below 2^(raise + lag), just below 2^16 in f16. Elements that
  * are still small, less than e^-19 of their row's largest, have MMAs of their own (attention_pv_small). */
-static __device__ __forceinline__ constexpr float attention_lag(__half) {
+DEVICE constexpr float attention_lag(__half) {
     return 1.75f;
 }
-template <class T> static __device__ __forceinline__ constexpr float attention_lag(T) {
+template <class T> DEVICE constexpr float attention_lag(T) {
     return 7.0f;
 }
 
@@ -59,7 +58,7 @@ template <class T> static __device__ __forceinline__ constexpr float attention_l
 #define ATTENTION_SMALL_RAISE 0x1p29f /* raises small P to below f16's largest number */
 
 /* 2^-raise */
-template <class T> static __device__ __forceinline__ constexpr float attention_lower(void) {
+template <class T> DEVICE constexpr float attention_lower(void) {
     return attention_raise(T()) == 0 ? 1.0f : 0x1p-14f;
 }
 
@@ -70,9 +69,7 @@ struct attention_groups {
     int n;
 };
 
-template <bool ALL>
-static __device__ __forceinline__ int attention_group(const struct attention_groups &groups,
-                                                      int j) {
+template <bool ALL> DEVICE int attention_group(const struct attention_groups &groups, int j) {
     return ALL ? j : (int)(groups.at >> 4 * j & 15);
 }
 
@@ -82,26 +79,22 @@ struct attention_lanes {
     uint32_t q, k, v;
 };
 template <int ROW, class T>
-static __device__ __forceinline__ struct attention_lanes
-attention_lanes_of(T, int lane = warp_lane()) {
+DEVICE struct attention_lanes attention_lanes_of(T, int lane = warp_lane()) {
     return {swizzle_row<ROW>(lane % 16) + swizzle_piece(lane, lane / 16),
             swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 8 % 2) + lane / 16 * (8 * ROW),
             swizzle_row<ROW>(lane % 8) + swizzle_piece(lane, lane / 16) + lane / 8 % 2 * (8 * ROW)};
 }
 
 /* Offset of two groups for a lane that addresses the second of them, or not. */
-template <int ROW>
-static __device__ __forceinline__ uint32_t attention_two_groups(int first, int second,
-                                                                bool is_second) {
+template <int ROW> DEVICE uint32_t attention_two_groups(int first, int second, bool is_second) {
     return (uint32_t)(8 * ROW * (is_second ? second - 1 : first));
 }
 
 /* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, class T>
-static __device__ __forceinline__ void
-attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups, T,
-                 const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
+DEVICE void attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                             const struct attention_groups &groups, T,
+                             const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
     const bool is_second = warp_lane() >= 16;
     q += lanes.q;
     k += lanes.k;
@@ -131,9 +124,8 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
 /* Scores of rows that do not list the key become -Inf. masks: this warp's 32-bit words of row
  * masks, STRIDE bytes apart; shift: bit of the warp's first row. */
 template <int R, int GROUPS, int STRIDE>
-static __device__ __forceinline__ void
-attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
-                      const struct attention_groups &groups) {
+DEVICE void attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
+                                  const struct attention_groups &groups) {
     const int row = shift + warp_lane() / 4, column = warp_lane() % 4 * 2;
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
@@ -153,8 +145,8 @@ attention_mask_scores(float (&s)[R / 16][GROUPS][4], uint32_t masks, int shift,
 
 /* Scores of repeated groups become -Inf, in steps without masks. */
 template <int R, int GROUPS>
-static __device__ __forceinline__ void
-attention_mask_repeated(float (&s)[R / 16][GROUPS][4], const struct attention_groups &groups) {
+DEVICE void attention_mask_repeated(float (&s)[R / 16][GROUPS][4],
+                                    const struct attention_groups &groups) {
 #pragma unroll
     for (int j = 0; j < GROUPS; j++)
         if (j >= groups.n)
@@ -166,32 +158,28 @@ attention_mask_repeated(float (&s)[R / 16][GROUPS][4], const struct attention_gr
 }
 
 /* Whether a row's maximum `top` exceeds m by more than the lag. */
-template <class T> static __device__ __forceinline__ bool attention_moves(float m, float top) {
+template <class T> DEVICE bool attention_moves(float m, float top) {
     return top - m > attention_lag(T());
 }
 
 /* Flushed sums (tile_f32.cuh): their address, keys added, total, rescaling. 16-bit types have
  * none. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_flush_to(struct attention_state<T, D, R> &,
-                                                          uint32_t) {
+DEVICE void attention_flush_to(struct attention_state<T, D, R> &, uint32_t) {
 }
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_count(struct attention_state<T, D, R> &, int) {
+DEVICE void attention_count(struct attention_state<T, D, R> &, int) {
+}
+template <class T, int D, int R> DEVICE void attention_total(struct attention_state<T, D, R> &) {
 }
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_total(struct attention_state<T, D, R> &) {
-}
-template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_rescale_flushed(const struct attention_state<T, D, R> &, int, float) {
+DEVICE void attention_rescale_flushed(const struct attention_state<T, D, R> &, int, float) {
 }
 
 /* Moves the maxima that lag behind `top`, and rescales O and l. Nothing to rescale at an item's
  * first keys. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_rescale(struct attention_state<T, D, R> &state,
-                                                         const float (&top)[R / 8]) {
+DEVICE void attention_rescale(struct attention_state<T, D, R> &state, const float (&top)[R / 8]) {
     bool some = false;
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
@@ -217,8 +205,7 @@ static __device__ __forceinline__ void attention_rescale(struct attention_state<
 
 /* State before an item's first key. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_clear(struct attention_state<T, D, R> &state,
-                                                       uint32_t far) {
+DEVICE void attention_clear(struct attention_state<T, D, R> &state, uint32_t far) {
     asm volatile(
         "" ::
             : "memory"); /* keeps this a branch: without it, one selection for each register */
@@ -230,7 +217,7 @@ static __device__ __forceinline__ void attention_clear(struct attention_state<T,
 }
 
 /* Whether a maximum is too far from 0 for an FMA (ATTENTION_FAR). */
-static __device__ __forceinline__ bool attention_far(float m) {
+DEVICE bool attention_far(float m) {
     return fabsf(attention_base(m)) >= ATTENTION_FAR;
 }
 
@@ -238,9 +225,8 @@ static __device__ __forceinline__ bool attention_far(float m) {
  * was, so the row's largest P is exactly 1. Decided row by row: the bits of a row do not depend on
  * other rows. */
 template <class T, int GROUPS, int D, int R>
-static __device__ __forceinline__ void
-attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<T, D, R> &state,
-                    float scale) {
+DEVICE void attention_exponents(float (&s)[R / 16][GROUPS][4],
+                                const struct attention_state<T, D, R> &state, float scale) {
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const float m = attention_base(state.m[r]);
@@ -257,7 +243,7 @@ attention_exponents(float (&s)[R / 16][GROUPS][4], const struct attention_state<
 }
 
 /* The largest x of the lanes that share a row: four neighbours, or, APART, every fourth lane. */
-template <bool APART> static __device__ __forceinline__ float attention_row_max(float x) {
+template <bool APART> DEVICE float attention_row_max(float x) {
 #pragma unroll
     for (int step = APART ? 4 : 1; step < (APART ? 32 : 4); step *= 2)
         x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
@@ -267,9 +253,8 @@ template <bool APART> static __device__ __forceinline__ float attention_row_max(
 /* S to P; maxima move, O and l are rescaled. Answers whether some P of the warp is too small for
  * T. */
 template <class T, int D, int R, int GROUPS, bool APART>
-static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROUPS][4],
-                                                         struct attention_state<T, D, R> &state,
-                                                         float scale) {
+DEVICE bool attention_softmax(float (&s)[R / 16][GROUPS][4], struct attention_state<T, D, R> &state,
+                              float scale) {
     float top[R / 8], base[R / 8];
     bool moves = false;
 #pragma unroll
@@ -323,10 +308,10 @@ static __device__ __forceinline__ bool attention_softmax(float (&s)[R / 16][GROU
 
 /* O [R, D] += P [R, 8 GROUPS] V [groups, D] */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
-static __device__ __forceinline__ void
-attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R / 16][GROUPS][2],
-             uint32_t v, const struct attention_groups &groups,
-             const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
+DEVICE void attention_pv(struct attention_state<T, D, R> &state,
+                         const uint32_t (&probs)[R / 16][GROUPS][2], uint32_t v,
+                         const struct attention_groups &groups,
+                         const struct attention_lanes &lanes = attention_lanes_of<ROW>(T())) {
     const bool is_second = warp_lane() / 8 % 2;
     v += lanes.v;
 #pragma unroll
@@ -354,15 +339,14 @@ attention_pv(struct attention_state<T, D, R> &state, const uint32_t (&probs)[R /
 
 /* O times a power of two. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_scale_o(struct attention_state<T, D, R> &state,
-                                                         float factor) {
+DEVICE void attention_scale_o(struct attention_state<T, D, R> &state, float factor) {
     tile_each<R / 16, D / 8, 4>([&](int i, int d, int e) { state.o[i][d][e] *= factor; });
 }
 
 /* Adds the P V of elements of P too small for f16, and removes them from `probs`. Small P and O are
  * multiplied by a power of two, which f32 has room for. Rows without small P keep their bits. */
 template <class T, int D, int R, int GROUPS, int ROW, bool ALL>
-static __device__ __forceinline__ void
+DEVICE void
 attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R / 16][GROUPS][2],
                    const float (&x)[R / 16][GROUPS][4], uint32_t v,
                    const struct attention_groups &groups, const struct attention_lanes &lanes) {
@@ -381,10 +365,9 @@ attention_pv_small(struct attention_state<T, D, R> &state, uint32_t (&probs)[R /
 
 /* Softmax and P V of GROUPS groups of 8 keys, from their scores. drop: what dropout does to P. */
 template <int GROUPS, int ROW, bool ALL, class T, int D, int R, class drops>
-static __device__ __forceinline__ void
-attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups,
-              const struct attention_lanes &lanes, const drops &drop) {
+DEVICE void attention_add(struct attention_state<T, D, R> &state, float (&s)[R / 16][GROUPS][4],
+                          uint32_t v, float scale, const struct attention_groups &groups,
+                          const struct attention_lanes &lanes, const drops &drop) {
     uint32_t probs[R / 16][GROUPS][2];
     const bool small = attention_softmax<T, D, R, GROUPS, false>(s, state, scale);
     drop();

@@ -27,32 +27,29 @@ template <int D, int R> struct attention_state<float, D, R> {
 
 /* Addresses of flushed sums: four floats of a thread are consecutive, threads are side by side. */
 template <int D, int R>
-static __device__ __forceinline__ uint32_t
-attention_flushed_o(const struct attention_state<float, D, R> &state, int i, int d) {
+DEVICE uint32_t attention_flushed_o(const struct attention_state<float, D, R> &state, int i,
+                                    int d) {
     return state.flushed + (uint32_t)(i * (D / 8) + d) * 16 * blockDim.x;
 }
 template <int D, int R>
-static __device__ __forceinline__ uint32_t
-attention_flushed_l(const struct attention_state<float, D, R> &state, int r) {
+DEVICE uint32_t attention_flushed_l(const struct attention_state<float, D, R> &state, int r) {
     return attention_flushed_o(state, R / 16, r / 4) + (uint32_t)(4 * (r % 4));
 }
 
 template <int D, int R>
-static __device__ __forceinline__ void
-attention_flush_to(struct attention_state<float, D, R> &state, uint32_t flushed) {
+DEVICE void attention_flush_to(struct attention_state<float, D, R> &state, uint32_t flushed) {
     state.flushed = flushed + 16 * threadIdx.x;
 }
 
 /* The sum flushed + near; near becomes its rounding error (Knuth's two-sum). */
-static __device__ __forceinline__ uint32_t attention_two_sum(float &near, uint32_t flushed) {
+DEVICE uint32_t attention_two_sum(float &near, uint32_t flushed) {
     const float a = __uint_as_float(flushed), sum = a + near, from = sum - a;
     near = (a - (sum - from)) + (near - from);
     return __float_as_uint(sum);
 }
 
 /* Flushes O and l to shared memory. */
-template <int D, int R>
-static __device__ __forceinline__ void attention_flush(struct attention_state<float, D, R> &state) {
+template <int D, int R> DEVICE void attention_flush(struct attention_state<float, D, R> &state) {
     const bool holds = state.keys >= ATTENTION_FLUSHED;
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
@@ -75,14 +72,14 @@ static __device__ __forceinline__ void attention_flush(struct attention_state<fl
     state.keys = ATTENTION_FLUSHED;
 }
 
-static __device__ __forceinline__ void attention_scale_flushed(uint32_t at, float factor) {
+DEVICE void attention_scale_flushed(uint32_t at, float factor) {
     shared_store_4(at, __float_as_uint(__uint_as_float(shared_load_4(at)) * factor));
 }
 
 /* Rescales a row's flushed sums after its maximum moved. */
 template <int D, int R>
-static __device__ __forceinline__ void
-attention_rescale_flushed(const struct attention_state<float, D, R> &state, int r, float factor) {
+DEVICE void attention_rescale_flushed(const struct attention_state<float, D, R> &state, int r,
+                                      float factor) {
     if (state.keys < ATTENTION_FLUSHED)
         return;
     attention_scale_flushed(attention_flushed_l(state, r), factor);
@@ -95,8 +92,7 @@ attention_rescale_flushed(const struct attention_state<float, D, R> &state, int 
 }
 
 /* Adds the flushed sums to O and l. */
-template <int D, int R>
-static __device__ __forceinline__ void attention_total(struct attention_state<float, D, R> &state) {
+template <int D, int R> DEVICE void attention_total(struct attention_state<float, D, R> &state) {
     if (state.keys < ATTENTION_FLUSHED)
         return;
 #pragma unroll
@@ -115,8 +111,7 @@ static __device__ __forceinline__ void attention_total(struct attention_state<fl
 }
 
 /* One score in double: row `row` of panel q times row `key` of panel k. */
-template <int D, int ROW>
-static __device__ __forceinline__ float attention_score(uint32_t q, int row, uint32_t k, int key) {
+template <int D, int ROW> DEVICE float attention_score(uint32_t q, int row, uint32_t k, int key) {
     double sum = 0;
 #pragma unroll 1
     for (int d = 0; d < D; d++) {
@@ -129,9 +124,8 @@ static __device__ __forceinline__ float attention_score(uint32_t q, int row, uin
 
 /* Recomputes scores that are NaN, one by one: infinities cannot be split into parts. */
 template <int D, int R, int GROUPS, int ROW, bool ALL>
-static __device__ __forceinline__ void
-attention_recompute_nan(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                        const struct attention_groups &groups) {
+DEVICE void attention_recompute_nan(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                                    const struct attention_groups &groups) {
     const int row = warp_lane() / 4, column = warp_lane() % 4 * 2;
     bool bad = false;
 #pragma unroll
@@ -159,9 +153,8 @@ attention_recompute_nan(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
 /* part = A B over 16 columns, small terms first: ALL four MMAs of parts, or without low x low. part
  * is 0 on entry. */
 template <bool ALL>
-static __device__ __forceinline__ void
-attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
-                    const struct fragment<float, 2> (&b)[2]) {
+DEVICE void attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
+                                const struct fragment<float, 2> (&b)[2]) {
     if (ALL) {
 #pragma unroll
         for (int n = 0; n < 2; n++)
@@ -184,9 +177,8 @@ attention_split_mma(float (&part)[4], const struct fragment<float, 4> (&a)[2],
 }
 
 template <bool ALL>
-static __device__ __forceinline__ void
-attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2],
-                        const struct fragment<float, 2> (&b)[2]) {
+DEVICE void attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2],
+                                    const struct fragment<float, 2> (&b)[2]) {
     float part[4] = {};
     attention_split_mma<ALL>(part, a, b);
 #pragma unroll
@@ -197,9 +189,8 @@ attention_split_mma_add(float (&sum)[4], const struct fragment<float, 4> (&a)[2]
 /* S [R, 8 GROUPS] += Q [R, 16] K [groups, 16]^T; rows, keys: addresses of this lane's pieces of Q
  * and K. LOWEST: with low x low. */
 template <int R, int GROUPS, int ROW, bool ALL, bool LOWEST>
-static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GROUPS][4],
-                                                           uint32_t rows, uint32_t keys,
-                                                           const struct attention_groups &groups) {
+DEVICE void attention_scores_16(float (&s)[R / 16][GROUPS][4], uint32_t rows, uint32_t keys,
+                                const struct attention_groups &groups) {
     struct fragment<float, 4> a[R / 16][2];
 #pragma unroll
     for (int i = 0; i < R / 16; i++)
@@ -225,9 +216,7 @@ static __device__ __forceinline__ void attention_scores_16(float (&s)[R / 16][GR
 }
 
 /* Lanes of f32, half of which address further dims of the same group. */
-template <int ROW>
-static __device__ __forceinline__ struct attention_lanes
-attention_lanes_of(float, int lane = warp_lane()) {
+template <int ROW> DEVICE struct attention_lanes attention_lanes_of(float, int lane = warp_lane()) {
     const int g = lane / 4, t = lane % 4;
     return {(uint32_t)(lane % 16 * ROW) + swizzle_piece(lane, lane / 16),
             (uint32_t)(lane % 8 * ROW) + swizzle_piece(lane, lane / 8),
@@ -236,10 +225,9 @@ attention_lanes_of(float, int lane = warp_lane()) {
 
 /* S [R, 8 GROUPS] = Q [R, D] K [groups, D]^T */
 template <int D, int R, int GROUPS, int ROW, bool ALL, bool LOWEST = true>
-static __device__ __forceinline__ void
-attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
-                 const struct attention_groups &groups, float,
-                 const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
+DEVICE void attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
+                             const struct attention_groups &groups, float,
+                             const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
     uint32_t rows = q + lanes.q, keys = k + lanes.k;
     tile_each<R / 16, GROUPS, 4>([&](int i, int j, int e) { s[i][j][e] = 0; });
 #pragma unroll 1
@@ -253,10 +241,10 @@ attention_scores(float (&s)[R / 16][GROUPS][4], uint32_t q, uint32_t k,
 
 /* O [R, D] += P [R, 8 GROUPS] V [groups, D], without low x low. */
 template <int GROUPS, int ROW, bool ALL, int D, int R>
-static __device__ __forceinline__ void
-attention_pv(struct attention_state<float, D, R> &state, const float (&x)[R / 16][GROUPS][4],
-             uint32_t v, const struct attention_groups &groups,
-             const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
+DEVICE void attention_pv(struct attention_state<float, D, R> &state,
+                         const float (&x)[R / 16][GROUPS][4], uint32_t v,
+                         const struct attention_groups &groups,
+                         const struct attention_lanes &lanes = attention_lanes_of<ROW>(0.0f)) {
     v += lanes.v;
 #pragma unroll
     for (int j = 0; j < GROUPS; j += 2) {
@@ -292,18 +280,16 @@ attention_pv(struct attention_state<float, D, R> &state, const float (&x)[R / 16
 
 /* Counts keys added to O, and flushes when they are many. */
 template <int D, int R>
-static __device__ __forceinline__ void attention_count(struct attention_state<float, D, R> &state,
-                                                       int keys) {
+DEVICE void attention_count(struct attention_state<float, D, R> &state, int keys) {
     state.keys += keys;
     if (state.keys % ATTENTION_FLUSHED >= ATTENTION_FLUSH_KEYS)
         attention_flush(state);
 }
 
 template <int GROUPS, int ROW, bool ALL, int D, int R, class drops>
-static __device__ __forceinline__ void
-attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4], uint32_t v,
-              float scale, const struct attention_groups &groups,
-              const struct attention_lanes &lanes, const drops &drop) {
+DEVICE void attention_add(struct attention_state<float, D, R> &state, float (&s)[R / 16][GROUPS][4],
+                          uint32_t v, float scale, const struct attention_groups &groups,
+                          const struct attention_lanes &lanes, const drops &drop) {
     attention_softmax<float, D, R, GROUPS, false>(s, state, scale);
     drop();
     attention_pv<GROUPS, ROW, ALL>(state, s, v, groups, lanes);

@@ -8,7 +8,7 @@
 /* Takes the next GROUPS groups out of `left`, where a group has BITS bits, of which the first is
  * set. */
 template <int GROUPS, int BITS>
-static __device__ __forceinline__ struct attention_groups attention_groups_next(uint32_t &left) {
+DEVICE struct attention_groups attention_groups_next(uint32_t &left) {
     struct attention_groups groups = {0, 0};
     uint32_t group = 0;
 #pragma unroll
@@ -24,15 +24,14 @@ static __device__ __forceinline__ struct attention_groups attention_groups_next(
 }
 
 /* Bits of a group of 8 keys in a 32-bit word; the first of them stands for the group. */
-template <int KEYS> static __device__ __forceinline__ constexpr int attention_group_bits(void) {
+template <int KEYS> DEVICE constexpr int attention_group_bits(void) {
     return KEYS < 32 ? 8 : 256 / KEYS;
 }
 
 /* Groups of 8 keys that some row of this warp lists: the first bit of each is set. whole: all rows
  * list all keys. part, with PARTS: the same bits for groups of which not all rows list all keys. */
 template <int R, int KEYS, int STRIDE, bool PARTS>
-static __device__ __forceinline__ uint32_t attention_listed(bool &whole, uint32_t &part,
-                                                            uint32_t masks, int shift) {
+DEVICE uint32_t attention_listed(bool &whole, uint32_t &part, uint32_t masks, int shift) {
     constexpr int EACH = KEYS < 32 ? 1 : KEYS / 32;
     constexpr uint32_t GROUP = EACH == 1 ? 0x01010101u : EACH == 2 ? 0x11111111u : 0x55555555u;
     constexpr uint32_t ROWS = R == 32 ? ~0u : 0xffffu;
@@ -65,8 +64,7 @@ struct attention_rows_list {
 };
 
 /* All groups of a step: the first bit of each is set. */
-template <int KEYS>
-static __device__ __forceinline__ constexpr uint32_t attention_all_groups(void) {
+template <int KEYS> DEVICE constexpr uint32_t attention_all_groups(void) {
     uint32_t all = 0;
     for (int group = 0; group < KEYS / 8; group++)
         all |= 1u << group * attention_group_bits<KEYS>();

@@ -20,18 +20,18 @@ static __host__ __device__ constexpr bool words_whole(int32_t alignment, int32_t
 }
 
 /* Element i of the 16 bytes. */
-static __device__ __forceinline__ float words_element(const struct words &w, int i, float) {
+DEVICE float words_element(const struct words &w, int i, float) {
     return __uint_as_float(w.x[i]);
 }
-static __device__ __forceinline__ float words_element(const struct words &w, int i, __nv_bfloat16) {
+DEVICE float words_element(const struct words &w, int i, __nv_bfloat16) {
     return __uint_as_float(i % 2 ? w.x[i / 2] & 0xffff0000u : w.x[i / 2] << 16);
 }
-static __device__ __forceinline__ float words_element(const struct words &w, int i, __half) {
+DEVICE float words_element(const struct words &w, int i, __half) {
     return __half2float(__ushort_as_half((unsigned short)(w.x[i / 2] >> i % 2 * 16)));
 }
 
 /* The L2 policy of an ordinary load. */
-static __device__ __forceinline__ uint64_t words_policy(void) {
+DEVICE uint64_t words_policy(void) {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
@@ -41,8 +41,7 @@ static __device__ __forceinline__ uint64_t words_policy(void) {
  * end: 0, or where rows are WHOLE the row's last 16 bytes, which costs nothing. `kept`: L1 keeps
  * the line. L2 evicts first what L1 is told not to keep, unless the load has a policy. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ struct words words_load(const T *row, int32_t d, int32_t at,
-                                                          bool kept) {
+DEVICE struct words words_load(const T *row, int32_t d, int32_t at, bool kept) {
     constexpr int N = words_elements<T>();
     union {
         T element[N];

@@ -12,28 +12,25 @@
 #include "fill/rows.cuh"
 
 /* Columns 64 w ... of the row that are listed. */
-static __device__ __forceinline__ uint64_t bits_word(const struct row_under_way *r, int32_t w) {
+DEVICE uint64_t bits_word(const struct row_under_way *r, int32_t w) {
     return bits_masked(r->bits[w], w, r->blocks);
 }
 
 /* Columns within begin ... end - 1, of 64 that begin at `first`. */
-static __device__ __forceinline__ uint64_t bits_within(uint32_t begin, uint32_t end,
-                                                       uint32_t first) {
+DEVICE uint64_t bits_within(uint32_t begin, uint32_t end, uint32_t first) {
     return (uint64_t)fill_bits_between(begin, end, first + 32) << 32 |
            fill_bits_between(begin, end, first);
 }
 
 /* Bits of a word that give a full run, and those that give a band. */
-static __device__ __forceinline__ uint64_t word_full(const struct row_under_way *r,
-                                                     const struct tile_under_way *t, uint64_t word,
-                                                     uint32_t column) {
+DEVICE uint64_t word_full(const struct row_under_way *r, const struct tile_under_way *t,
+                          uint64_t word, uint32_t column) {
     if (!r->cut)
         return word;
     return word & bits_within(t->columns.full, t->columns.full_end, column);
 }
-static __device__ __forceinline__ uint64_t word_band(const struct row_under_way *r,
-                                                     const struct tile_under_way *t, uint64_t word,
-                                                     uint32_t column) {
+DEVICE uint64_t word_band(const struct row_under_way *r, const struct tile_under_way *t,
+                          uint64_t word, uint32_t column) {
     if (!r->cut)
         return 0;
     return word & bits_within(t->columns.live, t->columns.live_end, column) &
@@ -42,8 +39,7 @@ static __device__ __forceinline__ uint64_t word_band(const struct row_under_way 
 
 /* Stages the columns of set bits, bit 0 being column `first`, before place `past`; answers the first place. From the
  * highest bit down: the lowest takes a reversal more, and units of either are an eighth of those that add. */
-static __device__ __forceinline__ uint32_t half_stage(uint16_t *stage, uint32_t past, uint32_t half,
-                                                      uint32_t first) {
+DEVICE uint32_t half_stage(uint16_t *stage, uint32_t past, uint32_t half, uint32_t first) {
     while (half) {
         const uint32_t top = 31 - (uint32_t)__clz((int)half);
         stage[--past] = (uint16_t)(first + top);
@@ -54,11 +50,9 @@ static __device__ __forceinline__ uint32_t half_stage(uint16_t *stage, uint32_t 
 
 /* Writes the runs of a chunk that begins at column `first`, full ones or bands, from place `at` on; answers how many.
  * word: this lane's. */
-static __device__ __forceinline__ uint32_t chunk_write(const struct fill_params *p,
-                                                       const struct team *team,
-                                                       const struct row_under_way *r,
-                                                       struct tile_under_way *t, uint32_t first,
-                                                       uint64_t word, int full, int64_t at) {
+DEVICE uint32_t chunk_write(const struct fill_params *p, const struct team *team,
+                            const struct row_under_way *r, struct tile_under_way *t, uint32_t first,
+                            uint64_t word, int full, int64_t at) {
     const uint32_t lane = (uint32_t)team_lane(team), own = (uint32_t)__popcll(word);
     const uint32_t through = warp_sums_32(own), all = __shfl_sync(TEAM_LANES, through, 31);
     uint16_t *const stage =
@@ -76,9 +70,8 @@ static __device__ __forceinline__ uint32_t chunk_write(const struct fill_params 
 }
 
 /* Runs of words begin ... end - 1 by this warp: full ones in the high half. */
-static __device__ __forceinline__ uint64_t words_count(const struct row_under_way *r,
-                                                       const struct tile_under_way *t,
-                                                       int32_t begin, int32_t end, int32_t lane) {
+DEVICE uint64_t words_count(const struct row_under_way *r, const struct tile_under_way *t,
+                            int32_t begin, int32_t end, int32_t lane) {
     uint64_t runs = 0;
     FILL_ROLLED
     for (int32_t w = begin + lane; w < end; w += 32) {
@@ -91,10 +84,8 @@ static __device__ __forceinline__ uint64_t words_count(const struct row_under_wa
 }
 
 /* Writes the runs of a tile, and moves its places behind them. */
-static __device__ __forceinline__ void bits_write(const struct fill_params *p,
-                                                  const struct team *team,
-                                                  const struct row_under_way *r,
-                                                  struct tile_under_way *t) {
+DEVICE void bits_write(const struct fill_params *p, const struct team *team,
+                       const struct row_under_way *r, struct tile_under_way *t) {
     const int32_t words = (int32_t)((r->blocks + 63) / 64);
     const int32_t lane = team_lane(team), warps = team_warps(team);
     const int32_t each = (words + 32 * warps - 1) / (32 * warps) * 32;
@@ -121,8 +112,8 @@ static __device__ __forceinline__ void bits_write(const struct fill_params *p,
 }
 
 /* A barrier stands between any two uses of a sum's place: that of the other sum, of runs and of keys. */
-static __device__ __forceinline__ void bits_fill(const struct fill_params *p,
-                                                 const struct team *team, struct row_under_way *r) {
+DEVICE void bits_fill(const struct fill_params *p, const struct team *team,
+                      struct row_under_way *r) {
     const struct fill_shape *s = &p->shape;
     const int64_t begin = r->tile, end = begin + r->tiles;
     row_read(p, r, 1);

@@ -22,16 +22,13 @@ struct some_indices {
 };
 
 /* Place of index i, e being the first: pairs of the team's threads lie side by side. */
-static __device__ __forceinline__ uint32_t index_at(const struct team *team, uint32_t e,
-                                                    int32_t i) {
+DEVICE uint32_t index_at(const struct team *team, uint32_t e, int32_t i) {
     return e + (uint32_t)(i / 2 * 2 * team->threads + i % 2);
 }
 
 /* All loads are under way before one is looked at. */
-static __device__ __forceinline__ struct some_indices indices_load(const struct fill_params *p,
-                                                                   const struct team *team,
-                                                                   const struct row_under_way *r,
-                                                                   uint32_t e) {
+DEVICE struct some_indices indices_load(const struct fill_params *p, const struct team *team,
+                                        const struct row_under_way *r, uint32_t e) {
     struct some_indices x;
     for (int32_t i = 0; i < INDICES_AT_ONCE; i += 2) {
         const uint32_t at = index_at(team, e, i);
@@ -48,10 +45,8 @@ static __device__ __forceinline__ struct some_indices indices_load(const struct 
 }
 
 /* Goes on to the next of a thread's indices. */
-static __device__ __forceinline__ void indices_next(const struct fill_params *p,
-                                                    const struct team *team,
-                                                    const struct row_under_way *r, uint32_t *e,
-                                                    struct some_indices *some) {
+DEVICE void indices_next(const struct fill_params *p, const struct team *team,
+                         const struct row_under_way *r, uint32_t *e, struct some_indices *some) {
     *e += (uint32_t)(INDICES_AT_ONCE * team->threads);
     if (*e < r->n)
         *some = indices_load(p, team, r, *e);
@@ -64,9 +59,8 @@ static __device__ __forceinline__ void indices_next(const struct fill_params *p,
          indices_next(p, team, r, &e, &some))
 
 /* First fault among a thread's indices, which are looked at again: seldom, and out of the loop that counts. */
-static __device__ __forceinline__ uint64_t indices_first(const struct fill_params *p,
-                                                         const struct team *team,
-                                                         const struct row_under_way *r) {
+DEVICE uint64_t indices_first(const struct fill_params *p, const struct team *team,
+                              const struct row_under_way *r) {
     const uint32_t step = (uint32_t)(INDICES_AT_ONCE * team->threads);
     uint64_t first = FILL_NOWHERE;
     FILL_ROLLED
@@ -87,9 +81,9 @@ static __device__ __forceinline__ uint64_t indices_first(const struct fill_param
  * ones, as unsigned numbers, lie above those that are listed. In an ordered row one thread alone sees the
  * end, and leaves it at `end`; else many do, and none reads it. last: whether this thread has the last of
  * today's columns. */
-static __device__ __forceinline__ int
-indices_ordered(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
-                struct some_indices some, uint32_t *end, uint32_t *listed, int *last) {
+DEVICE int indices_ordered(const struct fill_params *p, const struct team *team,
+                           const struct row_under_way *r, struct some_indices some, uint32_t *end,
+                           uint32_t *listed, int *last) {
     uint32_t faults = 0;
     int falls = 0;
     *last = 0;
@@ -119,13 +113,12 @@ struct window {
     uint32_t first, columns, live;
     int32_t buckets;
 };
-static __device__ __forceinline__ int window_has(const struct window *w, int32_t index) {
+DEVICE int window_has(const struct window *w, int32_t index) {
     return (uint32_t)index - w->first < w->live;
 }
 
 /* Zeros, as windows leave them and expect them: bits, and the counts behind them. */
-static __device__ __forceinline__ void window_begin(const struct fill_params *p,
-                                                    const struct team *team) {
+DEVICE void window_begin(const struct fill_params *p, const struct team *team) {
     const int32_t fours = (p->words + p->words / FILL_BUCKET / 4) / 4;
     FILL_ROLLED
     for (int32_t i = team->thread; i < fours; i += team->threads)
@@ -133,9 +126,9 @@ static __device__ __forceinline__ void window_begin(const struct fill_params *p,
 }
 
 /* Sets bits, and counts them by buckets. */
-static __device__ __forceinline__ void
-window_set(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
-           const struct window *w, struct some_indices some) {
+DEVICE void window_set(const struct fill_params *p, const struct team *team,
+                       const struct row_under_way *r, const struct window *w,
+                       struct some_indices some) {
     INDICES_EACH(p, team, r, e, some) {
         uint32_t was[INDICES_AT_ONCE];
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
@@ -154,8 +147,7 @@ window_set(const struct fill_params *p, const struct team *team, const struct ro
 
 /* Turns counts of buckets into sums over all before, from `sum` on; answers that behind them. A thread has
  * an odd number of neighbouring fours, which lie in other banks than those of other lanes. */
-static __device__ __forceinline__ uint32_t buckets_sum(const struct team *team, int32_t buckets,
-                                                       uint32_t sum) {
+DEVICE uint32_t buckets_sum(const struct team *team, int32_t buckets, uint32_t sum) {
     const int32_t fours = (buckets + 3) / 4;
     const int32_t each = (fours + team->threads - 1) / team->threads | 1;
     const int32_t begin = team->thread * each;
@@ -181,7 +173,7 @@ static __device__ __forceinline__ uint32_t buckets_sum(const struct team *team, 
 }
 
 /* Columns of the row before the one at place `at` of a window. */
-static __device__ __forceinline__ uint32_t window_place(const struct team *team, uint32_t at) {
+DEVICE uint32_t window_place(const struct team *team, uint32_t at) {
     const uint32_t bucket = at / FILL_BUCKET_COLUMNS, word = at / 32 % FILL_BUCKET;
     const int4 four = ((const int4 *)(const void *)team->bitmap)[bucket];
     const int32_t words[FILL_BUCKET] = {four.x, four.y, four.z, four.w};
@@ -195,9 +187,8 @@ static __device__ __forceinline__ uint32_t window_place(const struct team *team,
 }
 
 /* Writes column number `place` of a row without a cut: all its tiles list it there. */
-static __device__ __forceinline__ void row_write(const struct fill_params *p,
-                                                 const struct row_under_way *r, uint32_t place,
-                                                 int32_t column) {
+DEVICE void row_write(const struct fill_params *p, const struct row_under_way *r, uint32_t place,
+                      int32_t column) {
     struct list_run *to = p->arrays.full + r->first + place;
     if (r->tokens) {
         run_store(to, column, 1);
@@ -212,9 +203,9 @@ static __device__ __forceinline__ void row_write(const struct fill_params *p,
 }
 
 /* Puts the window's columns in their places. Equal ones have the same. Without room for them they are written there. */
-static __device__ __forceinline__ void
-window_take(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
-            const struct window *w, struct some_indices some, int32_t *columns) {
+DEVICE void window_take(const struct fill_params *p, const struct team *team,
+                        const struct row_under_way *r, const struct window *w,
+                        struct some_indices some, int32_t *columns) {
     INDICES_EACH(p, team, r, e, some) {
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++) {
             if (!window_has(w, some.index[i]))
@@ -229,9 +220,9 @@ window_take(const struct fill_params *p, const struct team *team, const struct r
 }
 
 /* Leaves zeros. */
-static __device__ __forceinline__ void
-window_clear(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
-             const struct window *w, struct some_indices some) {
+DEVICE void window_clear(const struct fill_params *p, const struct team *team,
+                         const struct row_under_way *r, const struct window *w,
+                         struct some_indices some) {
     INDICES_EACH(p, team, r, e, some) {
         for (int32_t i = 0; i < INDICES_AT_ONCE; i++)
             if (window_has(w, some.index[i]))
@@ -242,11 +233,9 @@ window_clear(const struct fill_params *p, const struct team *team, const struct 
 }
 
 /* Puts the row's columns in order; answers how many there are. columns: NULL where they are written at once. */
-static __device__ __forceinline__ uint32_t indices_sort(const struct fill_params *p,
-                                                        const struct team *team,
-                                                        const struct row_under_way *r,
-                                                        const struct some_indices *held,
-                                                        int32_t *columns, int again) {
+DEVICE uint32_t indices_sort(const struct fill_params *p, const struct team *team,
+                             const struct row_under_way *r, const struct some_indices *held,
+                             int32_t *columns, int again) {
     struct window w;
     uint32_t taken = 0;
     w.columns = 32 * (uint32_t)p->words;
@@ -272,8 +261,7 @@ static __device__ __forceinline__ uint32_t indices_sort(const struct fill_params
 }
 
 /* Columns below x, of n in ascending order. */
-static __device__ __forceinline__ uint32_t columns_below(const int32_t *columns, uint32_t n,
-                                                         uint32_t x) {
+DEVICE uint32_t columns_below(const int32_t *columns, uint32_t n, uint32_t x) {
     uint32_t begin = 0;
     while (n) {
         const uint32_t half = n / 2;
@@ -285,8 +273,8 @@ static __device__ __forceinline__ uint32_t columns_below(const int32_t *columns,
 }
 
 /* Places of a tile's runs among the columns, from places of its limits: a lane finds each of them. */
-static __device__ __forceinline__ struct fill_columns
-columns_of(const struct fill_columns *limits, const int32_t *columns, uint32_t n) {
+DEVICE struct fill_columns columns_of(const struct fill_columns *limits, const int32_t *columns,
+                                      uint32_t n) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const uint32_t limit = lane == 0   ? limits->live
                            : lane == 1 ? limits->full
@@ -303,10 +291,9 @@ columns_of(const struct fill_columns *limits, const int32_t *columns, uint32_t n
 
 /* Writes the runs of a tile, and moves its places behind them. `over`: runs are written over columns, as
  * far as these have been read. */
-static __device__ __forceinline__ void
-columns_write(const struct fill_params *p, const struct team *team, const struct row_under_way *r,
-              struct tile_under_way *t, const struct fill_columns *at, const int32_t *columns,
-              int over) {
+DEVICE void columns_write(const struct fill_params *p, const struct team *team,
+                          const struct row_under_way *r, struct tile_under_way *t,
+                          const struct fill_columns *at, const int32_t *columns, int over) {
     const uint32_t step = (uint32_t)(INDICES_AT_ONCE * team->threads);
     FILL_ROLLED
     for (uint32_t first = at->live; first < at->live_end; first += step) {
@@ -331,10 +318,8 @@ columns_write(const struct fill_params *p, const struct team *team, const struct
 }
 
 /* Writes a row's tiles from its columns, the first one last: columns may stand over its places. */
-static __device__ __forceinline__ void tiles_cut(const struct fill_params *p,
-                                                 const struct team *team,
-                                                 const struct row_under_way *r,
-                                                 const int32_t *columns, uint32_t n, int over) {
+DEVICE void tiles_cut(const struct fill_params *p, const struct team *team,
+                      const struct row_under_way *r, const int32_t *columns, uint32_t n, int over) {
     const struct fill_shape *s = &p->shape;
     int odd = 0; /* sums of tiles take two places in turns: some tiles have none, and no barrier */
     for (uint32_t of_row = r->tiles; of_row--;) {
@@ -354,9 +339,8 @@ static __device__ __forceinline__ void tiles_cut(const struct fill_params *p,
 }
 
 /* Writes columns number `at` and `at` + 1 of a row without a cut, those below n. */
-static __device__ __forceinline__ void row_write_pair(const struct fill_params *p,
-                                                      const struct row_under_way *r, uint32_t at,
-                                                      uint32_t n, int32_t one, int32_t two) {
+DEVICE void row_write_pair(const struct fill_params *p, const struct row_under_way *r, uint32_t at,
+                           uint32_t n, int32_t one, int32_t two) {
     if (r->tokens && p->pairs && at + 1 < n) {
         *(int4 *)(void *)(p->arrays.full + r->first + at) = make_int4(one, 1, two, 1);
         return;
@@ -367,19 +351,15 @@ static __device__ __forceinline__ void row_write_pair(const struct fill_params *
         row_write(p, r, at + 1, two);
 }
 
-static __device__ __forceinline__ void row_write_ordered(const struct fill_params *p,
-                                                         const struct team *team,
-                                                         const struct row_under_way *r, uint32_t n,
-                                                         struct some_indices some) {
+DEVICE void row_write_ordered(const struct fill_params *p, const struct team *team,
+                              const struct row_under_way *r, uint32_t n, struct some_indices some) {
     INDICES_EACH(p, team, r, e, some) {
         for (int32_t i = 0; i < INDICES_AT_ONCE; i += 2)
             row_write_pair(p, r, index_at(team, e, i), n, some.index[i], some.index[i + 1]);
     }
 }
-static __device__ __forceinline__ void row_write_staged(const struct fill_params *p,
-                                                        const struct team *team,
-                                                        const struct row_under_way *r, uint32_t n,
-                                                        const int32_t *columns) {
+DEVICE void row_write_staged(const struct fill_params *p, const struct team *team,
+                             const struct row_under_way *r, uint32_t n, const int32_t *columns) {
     FILL_ROLLED
     for (uint32_t at = (uint32_t)(2 * team->thread); at < n; at += (uint32_t)(2 * team->threads)) {
         const int2 two = *(const int2 *)(const void *)(columns + at);
@@ -389,9 +369,8 @@ static __device__ __forceinline__ void row_write_staged(const struct fill_params
 
 /* A block row. With a cut, and where columns find no room in shared memory, they stand in the upper half of the first
  * tile's places for runs. */
-static __device__ __forceinline__ void indices_fill(const struct fill_params *p,
-                                                    const struct team *team,
-                                                    struct row_under_way *r, int again, int odd) {
+DEVICE void indices_fill(const struct fill_params *p, const struct team *team,
+                         struct row_under_way *r, int again, int odd) {
     const int64_t width = r->tokens ? 1 : p->shape.block_kv;
     row_read(p, r, 0);
     const struct some_indices held = indices_load(p, team, r, (uint32_t)(2 * team->thread));

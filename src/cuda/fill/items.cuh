@@ -8,8 +8,7 @@
 struct unit_place {
     uint32_t packed, tile;
 };
-static __device__ __forceinline__ struct unit_place unit_at(const struct fill_params *p,
-                                                            uint32_t u) {
+DEVICE struct unit_place unit_at(const struct fill_params *p, uint32_t u) {
     const uint32_t tiles = (uint32_t)p->shape.tiles, packed = fill_quotient(u, tiles);
     struct unit_place at;
     at.packed = packed, at.tile = u - packed * tiles;
@@ -17,8 +16,7 @@ static __device__ __forceinline__ struct unit_place unit_at(const struct fill_pa
 }
 
 /* Place of a unit's keys. */
-static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_params *p,
-                                                           uint32_t u) {
+DEVICE const int64_t *unit_keys(const struct fill_params *p, uint32_t u) {
     const struct unit_place at = unit_at(p, u);
     const uint32_t list = fill_quotient(at.packed, (uint32_t)p->list_packs);
     return p->arrays.keys + (int64_t)list * (uint32_t)p->shape.tiles + at.tile;
@@ -26,17 +24,16 @@ static __device__ __forceinline__ const int64_t *unit_keys(const struct fill_par
 
 /* A unit's addend to places: parts more than one, and in the low half whether there are any. Sums stay below
  * three times the workers. */
-static __device__ __forceinline__ uint64_t parts_added(int32_t parts) {
+DEVICE uint64_t parts_added(int32_t parts) {
     return (uint64_t)(uint32_t)(parts - 1) << 32 | (uint64_t)(parts > 1);
 }
 
 /* Parts more than one of the units before one, of a sum. */
-static __device__ __forceinline__ uint32_t sum_more(uint64_t sum) {
+DEVICE uint32_t sum_more(uint64_t sum) {
     return (uint32_t)(sum >> 32);
 }
 
-static __device__ __forceinline__ void combine_write(const struct fill_params *p, uint32_t u,
-                                                     int32_t parts, uint64_t before) {
+DEVICE void combine_write(const struct fill_params *p, uint32_t u, int32_t parts, uint64_t before) {
     const struct unit_place at = unit_at(p, u);
     struct combine_item *combine = &p->combines[(uint32_t)before];
     combine->batch_head = (int32_t)at.packed;
@@ -48,10 +45,8 @@ static __device__ __forceinline__ void combine_write(const struct fill_params *p
 
 /* Writes the items of units first ... first + n - 1: a thread takes an item, and searches whose it is. sums: over the
  * units before each of these; after: over all of them. */
-static __device__ __forceinline__ void items_of_units(const struct fill_params *p,
-                                                      const struct team *team, uint32_t first,
-                                                      uint32_t n, const unsigned long long *sums,
-                                                      uint64_t after) {
+DEVICE void items_of_units(const struct fill_params *p, const struct team *team, uint32_t first,
+                           uint32_t n, const unsigned long long *sums, uint64_t after) {
     const uint32_t more = sum_more(sums[0]), items = n + sum_more(after) - more;
     const uint32_t steps = n <= 1 || items == n ? 0
                            : n <= FILL_FEW      ? FILL_FEW / 2
@@ -76,13 +71,13 @@ static __device__ __forceinline__ void items_of_units(const struct fill_params *
 }
 
 /* Tallies of all thread blocks over block rows: a lane reads one number of every eighth. */
-static __device__ __forceinline__ uint64_t tallies_read(const struct fill_params *p) {
+DEVICE uint64_t tallies_read(const struct fill_params *p) {
     uint64_t sum = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < TALLIES * p->blocks; i += (int32_t)blockDim.x)
         sum += p->tallies[i];
     return sum;
 }
-static __device__ __forceinline__ void tallies_add(uint64_t sum) {
+DEVICE void tallies_add(uint64_t sum) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     for (int32_t step = 16; step >= TALLIES; step /= 2)
         sum += __shfl_xor_sync(TEAM_LANES, sum, step);
@@ -91,7 +86,7 @@ static __device__ __forceinline__ void tallies_add(uint64_t sum) {
 }
 
 /* First faults over all thread blocks over block rows: looked for where a tally says that there is any. */
-static __device__ __forceinline__ void firsts_read(const struct fill_params *p) {
+DEVICE void firsts_read(const struct fill_params *p) {
     if (tally_of(TALLY_FAULTS) || tally_of(TALLY_OVERFLOWS))
         for (int32_t i = (int32_t)threadIdx.x; i < p->blocks; i += (int32_t)blockDim.x)
             first_keep(p->firsts[i]);
@@ -99,7 +94,7 @@ static __device__ __forceinline__ void firsts_read(const struct fill_params *p) 
 }
 
 /* Today's lengths, by a warp; those that cannot be are faults. */
-static __device__ __forceinline__ void lengths_write(const struct fill_params *p) {
+DEVICE void lengths_write(const struct fill_params *p) {
     const struct fill_shape *s = &p->shape;
     const int32_t most = (int32_t)s->n_kv;
     uint64_t first = FILL_NOWHERE;
@@ -122,9 +117,8 @@ static __device__ __forceinline__ void lengths_write(const struct fill_params *p
 }
 
 /* The header, from the tally and the sum over all units. */
-static __device__ __forceinline__ void header_write_to(struct fill_header *h,
-                                                       const struct fill_params *p,
-                                                       const struct team *team, uint64_t added) {
+DEVICE void header_write_to(struct fill_header *h, const struct fill_params *p,
+                            const struct team *team, uint64_t added) {
     const uint32_t more = sum_more(added), split = (uint32_t)added;
     const int32_t spare = (int32_t)(sizeof *h / 8) + team->thread;
     if (spare < (int32_t)(TESS_REPORT_SIZE / 8))
@@ -145,48 +139,48 @@ static __device__ __forceinline__ void header_write_to(struct fill_header *h,
 }
 
 /* The header and its copy. The last thread has no item to write, mostly. */
-static __device__ __forceinline__ void header_write(const struct fill_params *p,
-                                                    const struct team *team, uint64_t added) {
+DEVICE void header_write(const struct fill_params *p, const struct team *team, uint64_t added) {
     header_write_to(p->header, p, team, added);
     if (p->report)
         header_write_to(p->report, p, team, added);
 }
 
 /* Whether each warp sums over all units by itself. */
-static __device__ __forceinline__ int units_few(const struct fill_params *p) {
+DEVICE int units_few(const struct fill_params *p) {
     return gridDim.x == 1 && p->units <= FILL_FEW;
 }
 
 /* Items of units begin ... end - 1; answers the sum over all before `end`. keys: of the thread's first unit, its warp's
  * lanes having all where these are few; total: of all units. */
-static __device__ __forceinline__ uint64_t items_write(const struct fill_params *p,
-                                                       const struct team *team, uint32_t begin,
-                                                       uint32_t end, int64_t keys, int64_t total) {
-    const struct team of = team_first(units_few(p) ? 32 : team->threads); /* threads that sum */
+DEVICE uint64_t items_write(const struct fill_params *p, const struct team *team, uint32_t begin,
+                            uint32_t end, int64_t keys, int64_t total) {
+    const struct team summing =
+        team_first(units_few(p) ? 32 : team->threads); /* threads that sum */
     const int64_t share = fill_share(&p->splits, total + p->units * p->splits.item);
     unsigned long long *sums =
-        fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)of.thread); /* its own */
+        fill_shared + FILL_SUMS + (threadIdx.x - (uint32_t)summing.thread); /* its own */
     uint64_t before = 0, all;
     FILL_ROLLED
     for (uint32_t u = threadIdx.x; u < begin; u += (uint32_t)team->threads)
         before += parts_added(fill_unit_parts(&p->splits, u, *unit_keys(p, u), share));
     if (begin)
-        thread_sums(&of, before, &before);
+        thread_sums(&summing, before, &before);
     FILL_ROLLED
-    for (uint32_t first = begin; first < end; first += (uint32_t)of.threads) {
-        const uint32_t u = first + (uint32_t)of.thread;
+    for (uint32_t first = begin; first < end; first += (uint32_t)summing.threads) {
+        const uint32_t u = first + (uint32_t)summing.thread;
         if (first > begin && u < end)
             keys = *unit_keys(p, u);
         const int32_t parts = u < end ? fill_unit_parts(&p->splits, u, keys, share) : 0;
         const uint64_t added = parts ? parts_added(parts) : 0;
-        const uint64_t its = before + thread_sums(&of, added, &all) - added;
+        const uint64_t its = before + thread_sums(&summing, added, &all) - added;
         before += all;
-        sums[of.thread] = its;
-        if (parts > 1 && of.thread == (int32_t)threadIdx.x)
+        sums[summing.thread] = its;
+        if (parts > 1 && summing.thread == (int32_t)threadIdx.x)
             combine_write(p, u, parts, its);
-        team_wait(&of);
-        items_of_units(p, team, first, (uint32_t)fill_least(end - first, of.threads), sums, before);
-        team_wait(&of); /* the sums have been read */
+        team_wait(&summing);
+        items_of_units(p, team, first, (uint32_t)fill_least(end - first, summing.threads), sums,
+                       before);
+        team_wait(&summing); /* the sums have been read */
     }
     return before;
 }
@@ -203,9 +197,9 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     const uint32_t u = begin + threadIdx.x % (few ? 32 : blockDim.x);
     fill_fetch(&p);
     tally_begin();
-    const int64_t *const of = unit_keys(&p, u < end ? u : begin);
+    const int64_t *const listed = unit_keys(&p, u < end ? u : begin);
     fill_wait();
-    const int64_t keys = u < end ? *of : 0;
+    const int64_t keys = u < end ? *listed : 0;
     const uint64_t tallies = tallies_read(&p);
     int64_t total = few ? (int64_t)warp_sum((uint64_t)keys) : 0;
     if (!few) {
@@ -226,7 +220,7 @@ static __global__ void __launch_bounds__(FILL_THREADS)
 
 /* End of a thread block over block rows: its tally or, where it is the only one, items; of few units by a
  * warp. The last warp has no tiles to tell of, mostly. */
-static __device__ __forceinline__ void rows_end(const struct fill_params *p) {
+DEVICE void rows_end(const struct fill_params *p) {
     const int few = units_few(p);
     const struct team team = team_first(few ? 32 : (int32_t)blockDim.x);
     if (blockIdx.x == 0 && threadIdx.x + 32 >= blockDim.x)

@@ -5,8 +5,7 @@
 #include "fill/bits.cuh"
 #include "fill/indices.cuh"
 
-static __device__ __forceinline__ void rows_fill(const struct fill_params *p, int cut, int of_bits,
-                                                 int tokens) {
+DEVICE void rows_fill(const struct fill_params *p, int cut, int of_bits, int tokens) {
     const struct team team = team_of(p);
     const uint32_t teams = blockDim.x >> p->thread_bits;
     const uint32_t n = (uint32_t)(p->shape.batches * p->shape.heads * p->shape.rows);

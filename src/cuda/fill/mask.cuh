@@ -28,8 +28,7 @@ struct mask_place {
     int32_t length;
 };
 
-static __device__ __forceinline__ struct mask_place mask_place_of(const struct fill_params *p,
-                                                                  int64_t T, int64_t first) {
+DEVICE struct mask_place mask_place_of(const struct fill_params *p, int64_t T, int64_t first) {
     const struct fill_shape *s = &p->shape;
     const int64_t list = T / s->tiles, t = T - list * s->tiles, batch = list / s->heads;
     const int64_t given = rows_shared(s) ? list - batch * s->heads : list;
@@ -48,8 +47,7 @@ static __device__ __forceinline__ struct mask_place mask_place_of(const struct f
 }
 
 /* Four bytes of row `row`; those past the lane's keys are 0. whole: rows begin at multiples of 4. */
-static __device__ __forceinline__ uint32_t mask_bytes(const struct mask_place *m, int64_t stride,
-                                                      int32_t row, int whole) {
+DEVICE uint32_t mask_bytes(const struct mask_place *m, int64_t stride, int32_t row, int whole) {
     const uint8_t *const from = m->from + row * stride;
     uint32_t x = 0;
     if (row >= m->cut.rows)
@@ -62,14 +60,13 @@ static __device__ __forceinline__ uint32_t mask_bytes(const struct mask_place *m
 }
 
 /* The top bit of each byte that is not 0. */
-static __device__ __forceinline__ uint32_t mask_tops(uint32_t x) {
+DEVICE uint32_t mask_tops(uint32_t x) {
     return (((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) & 0x80808080u;
 }
 
 /* Rows 64 w ... 64 w + 63 of the lane's keys, the cut applied. */
-static __device__ __forceinline__ void mask_words(const struct mask_place *m, int64_t stride,
-                                                  int32_t w, int whole, int cut,
-                                                  uint64_t word[MASK_LANE_KEYS]) {
+DEVICE void mask_words(const struct mask_place *m, int64_t stride, int32_t w, int whole, int cut,
+                       uint64_t word[MASK_LANE_KEYS]) {
     for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
         word[i] = 0;
     FILL_ROLLED
@@ -88,9 +85,8 @@ static __device__ __forceinline__ void mask_words(const struct mask_place *m, in
 }
 
 /* Writes words of the lane's keys that stand in blocks. */
-static __device__ __forceinline__ void mask_write(const struct fill_params *p,
-                                                  const struct mask_place *m, int64_t each,
-                                                  uint64_t (*word)[MASK_LANE_KEYS]) {
+DEVICE void mask_write(const struct fill_params *p, const struct mask_place *m, int64_t each,
+                       uint64_t (*word)[MASK_LANE_KEYS]) {
     uint64_t *const to = p->arrays.words + fill_word(&p->shape, m->T, m->key);
     FILL_UNROLLED
     for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
@@ -101,8 +97,7 @@ static __device__ __forceinline__ void mask_write(const struct fill_params *p,
 }
 
 /* Marks which of the warp's keys some row lists: a lane has four, and every eighth writes 32. */
-static __device__ __forceinline__ void mask_mark(const struct fill_params *p,
-                                                 const struct mask_place *m, uint32_t some) {
+DEVICE void mask_mark(const struct fill_params *p, const struct mask_place *m, uint32_t some) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const int64_t words = mask_marks(&p->shape);
     some <<= MASK_LANE_KEYS * (lane % 8);
@@ -114,9 +109,8 @@ static __device__ __forceinline__ void mask_mark(const struct fill_params *p,
 
 /* Writes the pairs of blocks that the lane's keys are of: of several, or its part of one. Answers whether some
  * block has words, which full and empty ones have not. */
-static __device__ __forceinline__ int mask_pairs(const struct fill_params *p,
-                                                 const struct mask_place *m,
-                                                 const uint32_t pairs[MASK_LANE_KEYS]) {
+DEVICE int mask_pairs(const struct fill_params *p, const struct mask_place *m,
+                      const uint32_t pairs[MASK_LANE_KEYS]) {
     const int32_t width = (int32_t)p->shape.block_kv;
     uint32_t *const to = p->mask_pairs + m->T * p->shape.cols;
     uint32_t sum = pairs[0] + pairs[1] + pairs[2] + pairs[3];
@@ -135,8 +129,7 @@ static __device__ __forceinline__ int mask_pairs(const struct fill_params *p,
 }
 
 /* A warp's keys of a tile. */
-static __device__ __forceinline__ void mask_read(const struct fill_params *p, int64_t T,
-                                                 int64_t first, int whole) {
+DEVICE void mask_read(const struct fill_params *p, int64_t T, int64_t first, int whole) {
     const struct fill_shape *s = &p->shape;
     const struct mask_place m = mask_place_of(p, T, first);
     const int64_t each = fill_words(s);
@@ -172,17 +165,15 @@ static __global__ void __launch_bounds__(32 * FILL_MASK_WARPS)
 /* ---- runs ---- */
 
 /* A tile's block of so many pairs. Answers 0: not listed, 1: a run of bits, 2: a full one. */
-static __device__ __forceinline__ int mask_kind(const struct fill_params *p,
-                                                const struct row_under_way *r, uint32_t pairs,
-                                                uint32_t column, int64_t rows) {
+DEVICE int mask_kind(const struct fill_params *p, const struct row_under_way *r, uint32_t pairs,
+                     uint32_t column, int64_t rows) {
     const int64_t width = p->shape.block_kv;
     const int64_t keys = fill_least(width, r->length - column * width);
     return !pairs ? 0 : pairs == keys * rows ? 2 : 1;
 }
 
 /* Blocks of a row that some tile lists. */
-static __device__ __forceinline__ uint32_t mask_count(const struct fill_params *p,
-                                                      const struct row_under_way *r) {
+DEVICE uint32_t mask_count(const struct fill_params *p, const struct row_under_way *r) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const uint32_t *const pairs =
         p->mask_pairs + ((int64_t)r->list * p->shape.tiles + r->tile) * p->shape.cols;
@@ -200,8 +191,7 @@ static __device__ __forceinline__ uint32_t mask_count(const struct fill_params *
 }
 
 /* Columns 32 w ... of a tile's block that some row lists. */
-static __device__ __forceinline__ uint32_t mask_listed(const struct fill_params *p, int64_t T,
-                                                       int64_t key, int32_t w) {
+DEVICE uint32_t mask_listed(const struct fill_params *p, int64_t T, int64_t key, int32_t w) {
     const int32_t width = (int32_t)p->shape.block_kv;
     const int64_t words = mask_marks(&p->shape), at = key / 32 + w;
     const uint32_t all = width >= 32 ? UINT32_MAX : (1u << width) - 1;
@@ -209,8 +199,8 @@ static __device__ __forceinline__ uint32_t mask_listed(const struct fill_params 
 }
 
 /* Writes a run of bits at place `at`. */
-static __device__ __forceinline__ void mask_run(const struct fill_params *p, int64_t T, int64_t at,
-                                                int64_t key, int32_t count) {
+DEVICE void mask_run(const struct fill_params *p, int64_t T, int64_t at, int64_t key,
+                     int32_t count) {
     const int64_t words = fill_listed_words(&p->shape);
     bits_store(&p->arrays.masked[at], (int32_t)key, count, fill_word(&p->shape, T, key));
     for (int32_t w = 0; w < words; w++)
@@ -219,8 +209,8 @@ static __device__ __forceinline__ void mask_run(const struct fill_params *p, int
 }
 
 /* Writes the runs of tile t of a row. */
-static __device__ __forceinline__ void
-mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t, uint32_t blocks) {
+DEVICE void mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t,
+                      uint32_t blocks) {
     const struct fill_shape *s = &p->shape;
     const int64_t T = (int64_t)r->list * s->tiles + r->tile + t, width = s->block_kv;
     const int64_t place = r->first + t * r->claim;
@@ -258,8 +248,7 @@ mask_tile(const struct fill_params *p, const struct row_under_way *r, uint32_t t
 }
 
 /* Today's blocks of a row, and whether there is room for those that are listed; of that a lane tells. */
-static __device__ __forceinline__ void mask_row_read(const struct fill_params *p,
-                                                     struct row_under_way *r) {
+DEVICE void mask_row_read(const struct fill_params *p, struct row_under_way *r) {
     const uint32_t width = (uint32_t)p->shape.block_kv;
     const int32_t most = (int32_t)p->shape.n_kv;
     r->length = p->lengths ? fill_length(p->lengths[r->batch], most) : most;

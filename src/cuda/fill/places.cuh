@@ -5,17 +5,16 @@
 #include "fill/team.cuh"
 
 /* 64-bit words of a row's bits, and word w without those past column `cols`. */
-static __device__ __forceinline__ int64_t bits_words(const struct fill_shape *s) {
+DEVICE int64_t bits_words(const struct fill_shape *s) {
     return (s->cols + 63) / 64;
 }
-static __device__ __forceinline__ uint64_t bits_masked(uint64_t word, int64_t w, int64_t cols) {
+DEVICE uint64_t bits_masked(uint64_t word, int64_t w, int64_t cols) {
     const int64_t left = cols - 64 * w;
     return left >= 64 ? word : left <= 0 ? 0 : word & ((UINT64_C(1) << left) - 1);
 }
 
 /* Bounds of a row of BLOCK_ROWS, row counting over all lists. */
-static __device__ __forceinline__ const int64_t *row_ends(const struct fill_params *p,
-                                                          int64_t row) {
+DEVICE const int64_t *row_ends(const struct fill_params *p, int64_t row) {
     return p->row_ptr + row + row / p->shape.rows;
 }
 
@@ -38,7 +37,7 @@ static __global__ void __launch_bounds__(FILL_THREADS)
     }
 }
 
-static __device__ __forceinline__ int64_t row_claim(const struct fill_params *p, int64_t row) {
+DEVICE int64_t row_claim(const struct fill_params *p, int64_t row) {
     if (p->shape.form == TESS_BLOCK_BITS)
         return p->arrays.keys[row];
     const int64_t *ends = row_ends(p, row);
@@ -46,8 +45,7 @@ static __device__ __forceinline__ int64_t row_claim(const struct fill_params *p,
 }
 
 /* Sum over the team's threads before this one, and it; *all: over all. */
-static __device__ __forceinline__ uint64_t thread_sums(const struct team *team, uint64_t x,
-                                                       uint64_t *all) {
+DEVICE uint64_t thread_sums(const struct team *team, uint64_t x, uint64_t *all) {
     const uint64_t through = warp_sums(x), own = __shfl_sync(TEAM_LANES, through, 31);
     if (team->threads > 32)
         __syncthreads(); /* the sums before have been read */

@@ -5,8 +5,8 @@
 #include "fill/rows.cuh"
 
 /* Writes the runs of a range, cut or whole. */
-static __device__ __forceinline__ void
-range_write(const struct fill_params *p, struct tile_under_way *t, int32_t begin, int32_t end) {
+DEVICE void range_write(const struct fill_params *p, struct tile_under_way *t, int32_t begin,
+                        int32_t end) {
     struct fill_run runs[3];
     int32_t pieces = 1;
     runs[0].begin = begin, runs[0].end = end, runs[0].full = 1;
@@ -29,8 +29,7 @@ range_write(const struct fill_params *p, struct tile_under_way *t, int32_t begin
 }
 
 /* Query tile T over all lists. Its block row's first tile tells what is wrong with it. */
-static __device__ __forceinline__ void range_tile(const struct fill_params *p, int64_t T,
-                                                  struct fill_counts *counts) {
+DEVICE void range_tile(const struct fill_params *p, int64_t T, struct fill_counts *counts) {
     const struct fill_shape *s = &p->shape;
     const int64_t list = T / s->tiles, tile = T % s->tiles, row = tile / s->row_tiles;
     const int64_t of_row = tile % s->row_tiles, b = list / s->heads;

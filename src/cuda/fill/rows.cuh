@@ -32,13 +32,13 @@ struct tile_under_way {
 };
 
 /* Whether the first batch's lists are all that is given. */
-static __device__ __forceinline__ int rows_shared(const struct fill_shape *s) {
+DEVICE int rows_shared(const struct fill_shape *s) {
     return s->batch == 1 && s->batches > 1;
 }
 
 /* Block row i over all lists, as far as the plan says: nothing is read. */
-static __device__ __forceinline__ struct row_under_way
-row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits, int tokens) {
+DEVICE struct row_under_way row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits,
+                                   int tokens) {
     const struct fill_shape *s = &p->shape;
     const uint32_t rows = (uint32_t)s->rows, heads = (uint32_t)s->heads;
     struct row_under_way r;
@@ -66,8 +66,7 @@ row_at(const struct fill_params *p, uint32_t i, int cut, int of_bits, int tokens
 }
 
 /* The places of a padded row, of which the first batch's lists tell all. */
-static __device__ __forceinline__ void place_padded(const struct fill_params *p, uint32_t given,
-                                                    uint32_t batch) {
+DEVICE void place_padded(const struct fill_params *p, uint32_t given, uint32_t batch) {
     const int64_t capacity = p->shape.capacity;
     if (rows_shared(&p->shape) && batch)
         return;
@@ -78,8 +77,7 @@ static __device__ __forceinline__ void place_padded(const struct fill_params *p,
 
 /* Reads what the row is today. The length is not looked at before row_check, so that loads of indices do not
  * wait for it; for a count they do. */
-static __device__ __forceinline__ void row_read(const struct fill_params *p,
-                                                struct row_under_way *r, int of_bits) {
+DEVICE void row_read(const struct fill_params *p, struct row_under_way *r, int of_bits) {
     const struct fill_shape *s = &p->shape;
     r->length = p->lengths ? p->lengths[r->batch] : (int32_t)s->n_kv;
     if (!of_bits && s->form != TESS_BLOCK_ROWS) {
@@ -105,16 +103,14 @@ static __device__ __forceinline__ void row_read(const struct fill_params *p,
 }
 
 /* Faults of the row or an entry, as one number. */
-static __device__ __forceinline__ uint64_t row_order(const struct fill_params *p,
-                                                     const struct row_under_way *r,
-                                                     enum fill_wrong wrong, int64_t where) {
+DEVICE uint64_t row_order(const struct fill_params *p, const struct row_under_way *r,
+                          enum fill_wrong wrong, int64_t where) {
     const uint64_t row = (uint64_t)r->list * (uint32_t)p->shape.rows + r->row;
     return fill_order(wrong, row, p->shape.capacity, where);
 }
 
 /* Looks at the length, of which the items tell; the teller counts what else is wrong, and says where the row stands. */
-static __device__ __forceinline__ void row_check(const struct fill_params *p,
-                                                 struct row_under_way *r, int teller) {
+DEVICE void row_check(const struct fill_params *p, struct row_under_way *r, int teller) {
     r->length = fill_length(r->length, (int32_t)p->shape.n_kv);
     r->blocks = (uint32_t)r->length;
     if (!r->tokens)
@@ -130,10 +126,8 @@ static __device__ __forceinline__ void row_check(const struct fill_params *p,
 }
 
 /* Writes the run of a column. */
-static __device__ __forceinline__ void column_write(const struct fill_params *p,
-                                                    const struct row_under_way *r,
-                                                    struct tile_under_way *t, uint32_t column,
-                                                    int full, int64_t at) {
+DEVICE void column_write(const struct fill_params *p, const struct row_under_way *r,
+                         struct tile_under_way *t, uint32_t column, int full, int64_t at) {
     const int32_t width = (int32_t)p->shape.block_kv;
     struct fill_run run;
     run.begin = (int32_t)(column * (uint32_t)width);
@@ -152,9 +146,8 @@ static __device__ __forceinline__ void column_write(const struct fill_params *p,
 }
 
 /* A tile in the arrays. */
-static __device__ __forceinline__ void tile_write(const struct fill_arrays *a, int64_t T,
-                                                  int64_t full, int64_t full_end, int64_t band,
-                                                  int64_t band_end, int64_t keys) {
+DEVICE void tile_write(const struct fill_arrays *a, int64_t T, int64_t full, int64_t full_end,
+                       int64_t band, int64_t band_end, int64_t keys) {
     a->keys[T] = keys;
     if (T < FILL_FEW)
         fill_shared[FILL_SUMS - FILL_FEW + T] = (uint64_t)keys;
@@ -167,10 +160,8 @@ static __device__ __forceinline__ void tile_write(const struct fill_arrays *a, i
 }
 
 /* Tiles of a row that all list n columns: no cut. A thread takes a tile. */
-static __device__ __forceinline__ void tiles_end(const struct fill_params *p,
-                                                 const struct team *team,
-                                                 const struct row_under_way *r, uint32_t n,
-                                                 int64_t keys) {
+DEVICE void tiles_end(const struct fill_params *p, const struct team *team,
+                      const struct row_under_way *r, uint32_t n, int64_t keys) {
     const struct fill_shape *s = &p->shape;
     const int64_t T = (int64_t)r->list * (uint32_t)s->tiles + r->tile;
     FILL_ROLLED
@@ -186,17 +177,15 @@ static __device__ __forceinline__ void tiles_end(const struct fill_params *p,
 }
 
 /* The cut of query tile t of a list. */
-static __device__ __forceinline__ struct fill_cut tile_cut(const struct fill_shape *s, int64_t t,
-                                                           int32_t length) {
+DEVICE struct fill_cut tile_cut(const struct fill_shape *s, int64_t t, int32_t length) {
     const int64_t query = fill_tile_query(t, s->row_tiles, s->block_q, s->tile_rows, s->n_q);
     const int64_t next = fill_tile_query(t + 1, s->row_tiles, s->block_q, s->tile_rows, s->n_q);
     return fill_cut_at(s->cut_lo, s->cut_hi, query + length - s->n_q, (int32_t)(next - query));
 }
 
 /* Query tile `tile` of a list, one of those of row r. */
-static __device__ __forceinline__ struct tile_under_way tile_begin(const struct fill_params *p,
-                                                                   const struct row_under_way *r,
-                                                                   int64_t tile, int64_t of_row) {
+DEVICE struct tile_under_way tile_begin(const struct fill_params *p, const struct row_under_way *r,
+                                        int64_t tile, int64_t of_row) {
     struct tile_under_way t;
     t.full = r->first + of_row * r->claim, t.band = r->cut ? t.full : 0;
     t.keys = 0, t.masked = 0;
@@ -209,17 +198,15 @@ static __device__ __forceinline__ struct tile_under_way tile_begin(const struct 
 }
 
 /* Sums what the threads wrote of a tile; answers its keys. */
-static __device__ __forceinline__ int64_t tile_sums(const struct team *team,
-                                                    const struct tile_under_way *t,
-                                                    unsigned long long *place) {
+DEVICE int64_t tile_sums(const struct team *team, const struct tile_under_way *t,
+                         unsigned long long *place) {
     tally_warp(TALLY_PAIRS, t->masked);
     return (int64_t)team_sums_of(team, warp_sum(t->keys), place).all;
 }
 
 /* A tile's entry in arrays and tally: its runs end at t. */
-static __device__ __forceinline__ void tile_end(const struct fill_arrays *a, int64_t T,
-                                                int64_t full, int64_t band,
-                                                const struct tile_under_way *t, int64_t keys) {
+DEVICE void tile_end(const struct fill_arrays *a, int64_t T, int64_t full, int64_t band,
+                     const struct tile_under_way *t, int64_t keys) {
     tally_add(TALLY_KEYS, (uint64_t)keys);
     tally_add(TALLY_PAIRS, (uint64_t)(keys * t->cut.rows));
     tile_write(a, T, full, t->full, band, t->band, keys);

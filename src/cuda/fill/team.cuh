@@ -43,7 +43,7 @@ struct team {
     int32_t *stage;           /* [stage] */
 };
 
-static __device__ __forceinline__ struct team team_of(const struct fill_params *p) {
+DEVICE struct team team_of(const struct fill_params *p) {
     const int32_t number = (int32_t)(threadIdx.x >> p->thread_bits);
     struct team team;
     team.threads = p->threads;
@@ -59,7 +59,7 @@ static __device__ __forceinline__ struct team team_of(const struct fill_params *
 }
 
 /* A thread block, or 32: each warp by itself. For sums alone. */
-static __device__ __forceinline__ struct team team_first(int32_t threads) {
+DEVICE struct team team_first(int32_t threads) {
     struct team team;
     team.threads = threads;
     team.thread = (int32_t)(threads == 32 ? threadIdx.x % 32 : threadIdx.x);
@@ -67,18 +67,18 @@ static __device__ __forceinline__ struct team team_first(int32_t threads) {
     return team;
 }
 
-static __device__ __forceinline__ int32_t team_lane(const struct team *team) {
+DEVICE int32_t team_lane(const struct team *team) {
     return team->thread % 32;
 }
-static __device__ __forceinline__ int32_t team_warp(const struct team *team) {
+DEVICE int32_t team_warp(const struct team *team) {
     return team->thread / 32;
 }
-static __device__ __forceinline__ int32_t team_warps(const struct team *team) {
+DEVICE int32_t team_warps(const struct team *team) {
     return team->threads / 32;
 }
 
 /* Barrier of the team: writes before it are seen by all threads after it. */
-static __device__ __forceinline__ void team_wait(const struct team *team) {
+DEVICE void team_wait(const struct team *team) {
     if (team->threads == 32)
         __syncwarp(TEAM_LANES);
     else
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void team_wait(const struct team *team) {
 }
 
 /* Barrier that answers whether any thread has x. */
-static __device__ __forceinline__ int team_any(const struct team *team, int x) {
+DEVICE int team_any(const struct team *team, int x) {
     if (team->threads != 32)
         return __syncthreads_or(x);
     __syncwarp(TEAM_LANES); /* a vote orders no memory */
@@ -94,7 +94,7 @@ static __device__ __forceinline__ int team_any(const struct team *team, int x) {
 }
 
 /* Sum over the lanes before this one, and it; of 32 bits with half the shuffles. */
-static __device__ __forceinline__ uint32_t warp_sums_32(uint32_t x) {
+DEVICE uint32_t warp_sums_32(uint32_t x) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     for (int32_t step = 1; step < 32; step *= 2) {
         const uint32_t before = __shfl_up_sync(TEAM_LANES, x, step);
@@ -102,7 +102,7 @@ static __device__ __forceinline__ uint32_t warp_sums_32(uint32_t x) {
     }
     return x;
 }
-static __device__ __forceinline__ uint64_t warp_sums(uint64_t x) {
+DEVICE uint64_t warp_sums(uint64_t x) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     for (int32_t step = 1; step < 32; step *= 2) {
         const uint64_t before = __shfl_up_sync(TEAM_LANES, x, step);
@@ -110,7 +110,7 @@ static __device__ __forceinline__ uint64_t warp_sums(uint64_t x) {
     }
     return x;
 }
-static __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
+DEVICE uint64_t warp_sum(uint64_t x) {
     for (int32_t step = 16; step; step /= 2)
         x += __shfl_xor_sync(TEAM_LANES, x, step);
     return x;
@@ -121,8 +121,8 @@ static __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
 struct team_sums {
     uint64_t before, all;
 };
-static __device__ __forceinline__ struct team_sums
-team_sums_of(const struct team *team, uint64_t of_warp, unsigned long long *place) {
+DEVICE struct team_sums team_sums_of(const struct team *team, uint64_t of_warp,
+                                     unsigned long long *place) {
     struct team_sums sums;
     sums.before = 0, sums.all = of_warp;
     if (team->threads == 32)
@@ -137,13 +137,13 @@ team_sums_of(const struct team *team, uint64_t of_warp, unsigned long long *plac
     return sums;
 }
 
-static __device__ __forceinline__ void tally_begin(void) {
+DEVICE void tally_begin(void) {
     if (threadIdx.x <= TALLIES)
         fill_shared[FILL_TALLY + threadIdx.x] = threadIdx.x < TALLIES ? 0 : FILL_NOWHERE;
     __syncthreads();
 }
 /* By halves: shared memory adds 32 bits at once, and 64 in a loop. */
-static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
+DEVICE void tally_add(enum tally what, uint64_t x) {
     uint32_t *half = (uint32_t *)(fill_shared + FILL_TALLY + what);
     if (!x)
         return;
@@ -152,11 +152,11 @@ static __device__ __forceinline__ void tally_add(enum tally what, uint64_t x) {
     if (high)
         atomicAdd(&half[1], high);
 }
-static __device__ __forceinline__ uint64_t tally_of(enum tally what) {
+DEVICE uint64_t tally_of(enum tally what) {
     return fill_shared[FILL_TALLY + what];
 }
 /* Adds what the lanes of a warp have met. */
-static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
+DEVICE void tally_warp(enum tally what, uint64_t x) {
     if (!__any_sync(TEAM_LANES, x != 0))
         return;
     x = warp_sum(x);
@@ -165,12 +165,12 @@ static __device__ __forceinline__ void tally_warp(enum tally what, uint64_t x) {
 }
 
 /* Keeps the first of what is wrong, by fill_order. */
-static __device__ __forceinline__ void first_keep(uint64_t order) {
+DEVICE void first_keep(uint64_t order) {
     if (order != FILL_NOWHERE)
         atomicMin(fill_shared + FILL_FIRST, (unsigned long long)order);
 }
 /* The first over the lanes of a warp. */
-static __device__ __forceinline__ void first_warp(uint64_t order) {
+DEVICE void first_warp(uint64_t order) {
     for (int32_t step = 16; step; step /= 2)
         order = fill_earlier(order, __shfl_xor_sync(TEAM_LANES, order, step));
     if (threadIdx.x % 32 == 0)
@@ -178,14 +178,14 @@ static __device__ __forceinline__ void first_warp(uint64_t order) {
 }
 
 /* Waits for the kernel before; then the next one may begin. */
-static __device__ __forceinline__ void fill_wait(void) {
+DEVICE void fill_wait(void) {
     early_wait();
     early_next();
 }
 
 /* Fetches the parameters before the wait, a word of each 64 bytes: constants that are looked up one after another come
  * from L2 each time. Sums are written over what is stored here, as loads that nobody uses are not made. */
-static __device__ __forceinline__ void fill_fetch(const struct fill_params *p) {
+DEVICE void fill_fetch(const struct fill_params *p) {
     const uint32_t *words = (const uint32_t *)(const void *)p;
     for (uint32_t i = threadIdx.x / 32; i < sizeof *p / 64; i += blockDim.x / 32)
         if (threadIdx.x % 32 == 0)
@@ -193,16 +193,14 @@ static __device__ __forceinline__ void fill_fetch(const struct fill_params *p) {
 }
 
 /* Elements of runs in one piece. */
-static __device__ __forceinline__ void run_store(struct list_run *to, int32_t key, int32_t count) {
+DEVICE void run_store(struct list_run *to, int32_t key, int32_t count) {
     *(int2 *)(void *)to = make_int2(key, count);
 }
-static __device__ __forceinline__ void band_store(struct list_masked *to, int32_t key,
-                                                  int32_t count, int32_t lo, int32_t hi) {
+DEVICE void band_store(struct list_masked *to, int32_t key, int32_t count, int32_t lo, int32_t hi) {
     *(int4 *)(void *)to = make_int4(key, count, lo, hi);
 }
 
-static __device__ __forceinline__ void bits_store(struct list_masked *to, int32_t key,
-                                                  int32_t count, int64_t word) {
+DEVICE void bits_store(struct list_masked *to, int32_t key, int32_t count, int64_t word) {
     band_store(to, key, count, (int32_t)(uint32_t)word, (int32_t)(word >> 32));
 }
 

@@ -12,8 +12,7 @@
 #define MERGE_BLOCKS (1 << 16) /* CTAs of a grid at most */
 
 template <class T>
-static __device__ __forceinline__ T *merge_row(const struct rows_view &view, int64_t b, int64_t h,
-                                               int64_t n) {
+DEVICE T *merge_row(const struct rows_view &view, int64_t b, int64_t h, int64_t n) {
     return static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1] +
            n * view.stride[2];
 }

@@ -28,21 +28,21 @@ static int32_t weight_power(const struct modifiers *m) {
 }
 
 struct staged_params staged_sizes(const struct problem *p, const tess_target *target) {
-    const struct block_rows *of = &p->block_rows;
+    const struct block_rows *listed = &p->block_rows;
     const double q_scale = ldexp(1, cuda_scale_power(p->scale, p->type));
-    const int64_t mean = of->count ? of->columns / of->count : 0;
+    const int64_t mean = listed->count ? listed->columns / listed->count : 0;
     const int64_t chunks = (mean + CUDA_CHUNK - 1) / CUDA_CHUNK;
-    const int even = of->widest <= 2 * mean + 32; /* widths drawn for each are */
+    const int even = listed->widest <= 2 * mean + 32; /* widths drawn for each are */
     return (struct staged_params){
-        .n_items = of->count,
-        .n_bands = of->bands,
-        .n_bitmasks = of->bitmasks,
+        .n_items = listed->count,
+        .n_bands = listed->bands,
+        .n_bitmasks = listed->bitmasks,
         .n_q = p->n_q,
         .n_kv = p->n_kv,
-        .block_q = of->block_q,
-        .block_kv = of->block_kv,
-        .height = of->block_q < p->n_q ? of->block_q : p->n_q,
-        .columns = of->columns,
+        .block_q = listed->block_q,
+        .block_kv = listed->block_kv,
+        .height = listed->block_q < p->n_q ? listed->block_q : p->n_q,
+        .columns = listed->columns,
         .batch = p->batch,
         .heads_q = (int32_t)p->heads_q,
         .heads_per_kv = (int32_t)(p->heads_q / p->heads_kv),
@@ -56,8 +56,8 @@ struct staged_params staged_sizes(const struct problem *p, const tess_target *ta
         .score_scale = (float)(p->scale / q_scale),
         .weight_power = weight_power(&p->modifiers),
         .block_row_chunks = chunks > 0 ? (int32_t)chunks : 1,
-        .in_order = even && of->block_kv % 8 != 0,
-        .widest = of->widest,
+        .in_order = even && listed->block_kv % 8 != 0,
+        .widest = listed->widest,
     };
 }
 

@@ -139,13 +139,13 @@ static struct granule_item piece_make(const struct granules *g, const struct lis
     int64_t mask = g->records ? g->group_ptr[T] +
                                     max_i64(begin * g->size / GRANULE_GROUP - g->group_whole[T], 0)
                               : g->mask_ptr[T] + max_i64(begin - whole, 0);
-    int64_t here = (end < whole ? end : whole) - begin;
+    int64_t inside = (end < whole ? end : whole) - begin;
     return (struct granule_item){
         .first = g->ptr[T] + begin,
         .mask = mask,
         .slot = -1,
         .count = (int32_t)(end - begin),
-        .whole = here > 0 ? (int32_t)here : 0,
+        .whole = inside > 0 ? (int32_t)inside : 0,
         .batch = (int32_t)(bh / rules->heads_q),
         .head = (int32_t)head,
         .head_kv = (int32_t)(head / (rules->heads_q / rules->heads_kv)),
@@ -266,7 +266,7 @@ static void items_assign(struct granules *out, const struct unassigned *items) {
 }
 
 static void combines_fill(struct granules *out, const struct lists *lists,
-                        const struct schedule *schedule, const struct granule_rules *rules) {
+                          const struct schedule *schedule, const struct granule_rules *rules) {
     for (int64_t i = 0; i < out->n_combines; i++) {
         const struct combine_item *m = &schedule->combines[i / rules->tile_heads];
         const int64_t of_tile = i % rules->tile_heads;

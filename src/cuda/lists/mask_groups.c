@@ -72,14 +72,14 @@ static void columns_find(uint64_t *column, const struct group *group, int32_t w)
     memset(column, 0, GRANULE_GROUP * sizeof *column);
     for (int64_t i = group->begin; i < group->end; i++) {
         const struct granule_mask mask = mask_at(group, i);
-        uint64_t *of = column + (i - group->begin) * group->g->size;
+        uint64_t *out = column + (i - group->begin) * group->g->size;
         for (int32_t k = 0; k < mask.count; k++)
-            of[k] = valid &
-                    (mask.kind == GRANULE_ALL ? UINT64_MAX
-                     : mask.kind == LIST_BAND ? bits_first((int64_t)k - mask.u.band.lo - w + 1) &
-                                                    ~bits_first((int64_t)k - mask.u.band.hi - w)
-                     : mask.kind == LIST_MEMBERS ? words[mask.u.word]
-                                                 : words[mask.u.word + k * group->lists->words]);
+            out[k] = valid &
+                     (mask.kind == GRANULE_ALL ? UINT64_MAX
+                      : mask.kind == LIST_BAND ? bits_first((int64_t)k - mask.u.band.lo - w + 1) &
+                                                     ~bits_first((int64_t)k - mask.u.band.hi - w)
+                      : mask.kind == LIST_MEMBERS ? words[mask.u.word]
+                                                  : words[mask.u.word + k * group->lists->words]);
     }
     if (group->lists->tile_rows == 8)
         for (int k = 0; k < GRANULE_GROUP; k++)

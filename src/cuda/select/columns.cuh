@@ -14,23 +14,21 @@
 #define COLUMNS_BLOCKS (1 << 30) /* CTAs of a grid at most */
 
 /* One bit for each of four bytes that is not 0, the first lowest; and bytes of four bits. */
-static __device__ __forceinline__ uint32_t columns_bits(uint32_t x) {
+DEVICE uint32_t columns_bits(uint32_t x) {
     const uint32_t tops = (((x & 0x7f7f7f7fu) + 0x7f7f7f7fu) | x) >> 7 & 0x01010101u;
     return tops * 0x01020408u >> 24;
 }
-static __device__ __forceinline__ uint32_t columns_bytes(uint32_t bits) {
+DEVICE uint32_t columns_bytes(uint32_t bits) {
     return (bits & 15) * 0x00204081u & 0x01010101u;
 }
 
 /* Bits of columns c ... c + 31 that there are. */
-static __device__ __forceinline__ uint32_t columns_inside(const struct columns_params &p,
-                                                          int64_t c) {
+DEVICE uint32_t columns_inside(const struct columns_params &p, int64_t c) {
     const int64_t left = p.from.columns - c;
     return left >= 32 ? 0xffffffffu : left <= 0 ? 0 : (1u << left) - 1;
 }
 
-static __device__ __forceinline__ uint32_t columns_of_bytes(const struct columns_params &p,
-                                                            int64_t row, int64_t c) {
+DEVICE uint32_t columns_of_bytes(const struct columns_params &p, int64_t row, int64_t c) {
     const uint8_t *const from = p.from.bytes + row * p.from.columns + c;
     uint32_t word = 0;
     if (p.whole && c + 32 <= p.from.columns) {
@@ -49,9 +47,8 @@ static __device__ __forceinline__ uint32_t columns_of_bytes(const struct columns
 }
 
 /* Words of a chunk from indices, by way of shared memory: in any order, as bits are. */
-static __device__ __forceinline__ uint32_t columns_of_indices(const struct columns_params &p,
-                                                              uint32_t *shared, int64_t row,
-                                                              int64_t first) {
+DEVICE uint32_t columns_of_indices(const struct columns_params &p, uint32_t *shared, int64_t row,
+                                   int64_t first) {
     const int32_t *const from = p.from.indices + row * p.from.capacity;
     const int64_t given = p.from.counts ? p.from.counts[row] : p.from.capacity;
     const int64_t n = fill_most(0, fill_least(given, p.from.capacity));
@@ -68,8 +65,7 @@ static __device__ __forceinline__ uint32_t columns_of_indices(const struct colum
 }
 
 /* Writes 32 columns as bits and bytes. */
-static __device__ __forceinline__ void columns_write(const struct columns_params &p, int64_t row,
-                                                     int64_t c, uint32_t word) {
+DEVICE void columns_write(const struct columns_params &p, int64_t row, int64_t c, uint32_t word) {
     if (p.to.bits && c < 64 * p.words)
         reinterpret_cast<uint32_t *>(p.to.bits)[row * 2 * p.words + c / 32] = word;
     if (!p.to.bytes || c >= p.from.columns)
@@ -88,15 +84,15 @@ static __device__ __forceinline__ void columns_write(const struct columns_params
 }
 
 /* Writes the columns of a word as indices from place `at` on. */
-static __device__ __forceinline__ void columns_list(const struct columns_params &p, int64_t row,
-                                                    int64_t c, uint32_t word, int64_t at) {
+DEVICE void columns_list(const struct columns_params &p, int64_t row, int64_t c, uint32_t word,
+                         int64_t at) {
     int32_t *const to = p.to.indices + row * p.to.capacity;
     for (; word && at < p.to.capacity; word &= word - 1)
         to[at++] = (int32_t)c + __ffs((int)word) - 1;
 }
 
 /* Sum of n over the threads before this one; *all: over all. */
-static __device__ __forceinline__ uint32_t columns_before(uint32_t n, uint32_t *all) {
+DEVICE uint32_t columns_before(uint32_t n, uint32_t *all) {
     __shared__ uint32_t warps[COLUMNS_THREADS / 32];
     uint32_t sum = n, before = 0;
 #pragma unroll

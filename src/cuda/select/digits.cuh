@@ -12,7 +12,7 @@
 
 #define DIGIT_GROUPS (SELECT_DIGITS / 32)
 
-template <class X> static __device__ __forceinline__ X warp_inclusive(X x) {
+template <class X> DEVICE X warp_inclusive(X x) {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
         const X other = __shfl_up_sync(WARP_ALL, x, step);
@@ -21,10 +21,10 @@ template <class X> static __device__ __forceinline__ X warp_inclusive(X x) {
     return x;
 }
 
-static __device__ __forceinline__ uint32_t warp_total(uint32_t x) {
+DEVICE uint32_t warp_total(uint32_t x) {
     return __reduce_add_sync(WARP_ALL, x);
 }
-static __device__ __forceinline__ unsigned long long warp_total(unsigned long long x) {
+DEVICE unsigned long long warp_total(unsigned long long x) {
 #pragma unroll
     for (int step = 16; step; step /= 2)
         x += __shfl_xor_sync(WARP_ALL, x, step);
@@ -32,7 +32,7 @@ static __device__ __forceinline__ unsigned long long warp_total(unsigned long lo
 }
 
 /* Mass of a digit over all CTAs of the cluster: loads of all of them are under way at once. */
-template <class M> static __device__ __forceinline__ M digit_mass(M *mass, int digit) {
+template <class M> DEVICE M digit_mass(M *mass, int digit) {
     const int ranks = cluster_size();
     M x[CLUSTER_MAX], sum = 0;
     if (ranks == 1)
@@ -47,8 +47,7 @@ template <class M> static __device__ __forceinline__ M digit_mass(M *mass, int d
 }
 
 /* Sums of groups, which the CTA's warps share. */
-template <class M>
-static __device__ __forceinline__ void digit_groups(M *mass, M *group, int digits) {
+template <class M> DEVICE void digit_groups(M *mass, M *group, int digits) {
 #pragma unroll 2
     for (int g = threadIdx.x / 32; g < digits / 32; g += blockDim.x / 32) {
         const M sum = warp_total(digit_mass(mass, g * 32 + warp_lane()));
@@ -58,7 +57,7 @@ static __device__ __forceinline__ void digit_groups(M *mass, M *group, int digit
 }
 
 /* Sum of all groups. */
-template <class M> static __device__ __forceinline__ M digit_total(const M *group, int digits) {
+template <class M> DEVICE M digit_total(const M *group, int digits) {
     const int g = 2 * warp_lane();
     return warp_total((g < digits / 32 ? group[g] : 0) + (g + 1 < digits / 32 ? group[g + 1] : 0));
 }
@@ -70,9 +69,7 @@ template <class M> struct digit_found {
     bool all;
 };
 
-template <class M>
-static __device__ __forceinline__ digit_found<M> digit_find(M *mass, const M *group, int digits,
-                                                            M target) {
+template <class M> DEVICE digit_found<M> digit_find(M *mass, const M *group, int digits, M target) {
     const int lane = warp_lane(), top = digits / 32 - 1 - 2 * lane;
     const M high = top >= 0 ? group[top] : 0, own = high + (top > 0 ? group[top - 1] : 0);
     M up = warp_inclusive(own), before = up - own;

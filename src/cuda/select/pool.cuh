@@ -24,8 +24,7 @@ template <class T, int VECTOR> struct pool_piece { alignas(sizeof(T) * VECTOR) T
 /* Sums, or least and largest. */
 template <int VECTOR> struct pool_state { float a[VECTOR], b[VECTOR]; };
 
-static __device__ __forceinline__ void pool_store(const struct pool_params &p, int64_t at,
-                                                  float x) {
+DEVICE void pool_store(const struct pool_params &p, int64_t at, float x) {
     if (p.type == TESS_F32)
         static_cast<float *>(p.pooled.data)[at] = x;
     else if (p.type == TESS_F16)
@@ -35,8 +34,7 @@ static __device__ __forceinline__ void pool_store(const struct pool_params &p, i
 }
 
 /* Adds a row's element, or bounds it. most: of LSE, the largest of all rows. */
-static __device__ __forceinline__ void pool_add(tess_pool_mode mode, float &a, float &b, float x,
-                                                float most) {
+DEVICE void pool_add(tess_pool_mode mode, float &a, float &b, float x, float most) {
     if (mode == TESS_POOL_MEAN)
         a += x;
     else if (mode == TESS_POOL_MIN_MAX)
@@ -46,9 +44,7 @@ static __device__ __forceinline__ void pool_add(tess_pool_mode mode, float &a, f
 }
 
 /* A state that changes none. */
-template <int VECTOR>
-static __device__ __forceinline__ void pool_clear(struct pool_state<VECTOR> &s,
-                                                  tess_pool_mode mode) {
+template <int VECTOR> DEVICE void pool_clear(struct pool_state<VECTOR> &s, tess_pool_mode mode) {
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         s.a[i] = mode == TESS_POOL_MIN_MAX ? NAN : 0;
@@ -58,9 +54,8 @@ static __device__ __forceinline__ void pool_clear(struct pool_state<VECTOR> &s,
 
 /* Rows first, first + step ... below `end`, from element `dim` on. */
 template <class T, int VECTOR>
-static __device__ __forceinline__ void
-pool_rows(struct pool_state<VECTOR> &s, const T *head, int64_t stride, int32_t first, int32_t end,
-          int32_t step, tess_pool_mode mode, const float (&most)[VECTOR]) {
+DEVICE void pool_rows(struct pool_state<VECTOR> &s, const T *head, int64_t stride, int32_t first,
+                      int32_t end, int32_t step, tess_pool_mode mode, const float (&most)[VECTOR]) {
     using piece = struct pool_piece<T, VECTOR>;
 #pragma unroll 1
     for (int32_t row = first; row < end; row += POOL_AHEAD * step) {
@@ -80,8 +75,7 @@ pool_rows(struct pool_state<VECTOR> &s, const T *head, int64_t stride, int32_t f
 
 /* Joins the groups' states in their order; all threads of a column get it. */
 template <int VECTOR>
-static __device__ __forceinline__ void pool_join(struct pool_state<VECTOR> &s, int columns,
-                                                 tess_pool_mode mode) {
+DEVICE void pool_join(struct pool_state<VECTOR> &s, int columns, tess_pool_mode mode) {
     __shared__ float shared[2][POOL_THREADS][VECTOR];
     __syncthreads(); /* all have read what was there */
 #pragma unroll
@@ -89,20 +83,21 @@ static __device__ __forceinline__ void pool_join(struct pool_state<VECTOR> &s, i
         shared[0][threadIdx.x][e] = s.a[e], shared[1][threadIdx.x][e] = s.b[e];
     __syncthreads();
     pool_clear(s, mode);
-    for (int of = (int)threadIdx.x % columns; of < POOL_THREADS; of += columns)
+    for (int other = (int)threadIdx.x % columns; other < POOL_THREADS; other += columns)
 #pragma unroll
         for (int e = 0; e < VECTOR; e++)
             if (mode == TESS_POOL_MIN_MAX)
-                s.a[e] = fminf(s.a[e], shared[0][of][e]), s.b[e] = fmaxf(s.b[e], shared[1][of][e]);
+                s.a[e] = fminf(s.a[e], shared[0][other][e]),
+                s.b[e] = fmaxf(s.b[e], shared[1][other][e]);
             else
-                s.a[e] += shared[0][of][e];
+                s.a[e] += shared[0][other][e];
 }
 
 /* Dims from `dim` on, of which this thread has VECTOR; rows first ... end - 1. */
 template <class T, int VECTOR>
-static __device__ __forceinline__ struct pool_state<VECTOR>
-pool_dims(const struct pool_params &p, const T *head, int64_t stride, int32_t first, int32_t end,
-          int columns, bool inside) {
+DEVICE struct pool_state<VECTOR> pool_dims(const struct pool_params &p, const T *head,
+                                           int64_t stride, int32_t first, int32_t end, int columns,
+                                           bool inside) {
     const int32_t group = (int32_t)threadIdx.x / columns, step = POOL_THREADS / columns;
     const int32_t begin = inside ? first + group : end;
     struct pool_state<VECTOR> s;

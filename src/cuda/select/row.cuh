@@ -43,8 +43,7 @@ struct select_at {
     int64_t number;
 };
 
-static __device__ __forceinline__ select_at select_at_of(const struct select_params &p,
-                                                         int64_t number, int32_t bytes) {
+DEVICE select_at select_at_of(const struct select_params &p, int64_t number, int32_t bytes) {
     const uint32_t rows = (uint32_t)p.shape.rows, heads = (uint32_t)p.shape.heads;
     const uint32_t list = (uint32_t)number / rows, n = (uint32_t)number % rows;
     const uint32_t b = list / heads, h = list % heads;
@@ -59,8 +58,7 @@ static __device__ __forceinline__ select_at select_at_of(const struct select_par
 
 /* Scores of columns first ... first + 7, all below the row's end. */
 template <class S>
-static __device__ __forceinline__ void select_load_whole(select_piece<S> *out, const select_at &at,
-                                                         int32_t first) {
+DEVICE void select_load_whole(select_piece<S> *out, const select_at &at, int32_t first) {
     const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const S *>(at.scores) + first);
 #pragma unroll
     for (int i = 0; i < (int)sizeof(S) / 2; i++)
@@ -69,8 +67,7 @@ static __device__ __forceinline__ void select_load_whole(select_piece<S> *out, c
 
 /* Scores of columns first ... first + 7; those from `end` on are NaN. */
 template <class S>
-static __device__ __forceinline__ void select_load(select_piece<S> *out, const select_at &at,
-                                                   bool whole, int32_t first) {
+DEVICE void select_load(select_piece<S> *out, const select_at &at, bool whole, int32_t first) {
     const S *from = static_cast<const S *>(at.scores) + first;
     *out = {};
     if (whole && first + SELECT_LANE <= at.row.end) {
@@ -84,12 +81,12 @@ static __device__ __forceinline__ void select_load(select_piece<S> *out, const s
 }
 
 /* A word as two numbers of a type. */
-template <class T> static __device__ __forceinline__ T select_pair(uint32_t word) {
+template <class T> DEVICE T select_pair(uint32_t word) {
     T x;
     memcpy(&x, &word, sizeof x);
     return x;
 }
-template <class T> static __device__ __forceinline__ uint32_t select_word(T x) {
+template <class T> DEVICE uint32_t select_word(T x) {
     uint32_t word;
     memcpy(&word, &x, sizeof word);
     return word;
@@ -97,8 +94,7 @@ template <class T> static __device__ __forceinline__ uint32_t select_word(T x) {
 
 /* The keys of a word's one or two scores, as select_key has them, but for NaN: its key is that of -Inf, `low` - 1. Both
  * are below all that can be chosen. half: f16. */
-template <class S>
-static __device__ __forceinline__ uint32_t select_word_keys(uint32_t word, bool half) {
+template <class S> DEVICE uint32_t select_word_keys(uint32_t word, bool half) {
     if (sizeof(S) == 4) {
         const float x = fmaxf(__uint_as_float(word), -INFINITY) + 0.0f; /* -0 becomes +0 */
         word = __float_as_uint(x);
@@ -116,8 +112,7 @@ static __device__ __forceinline__ uint32_t select_word_keys(uint32_t word, bool 
 }
 
 /* Scores become keys. */
-template <class S>
-static __device__ __forceinline__ void select_keys_make(select_piece<S> *x, bool half) {
+template <class S> DEVICE void select_keys_make(select_piece<S> *x, bool half) {
     uint32_t *word = &x->word[0].x;
 #pragma unroll
     for (int i = 0; i < 2 * (int)sizeof(S); i++)
@@ -125,15 +120,14 @@ static __device__ __forceinline__ void select_keys_make(select_piece<S> *x, bool
 }
 
 /* Bits of the columns first ... first + 7 that are from `begin` on and below `end`. */
-static __device__ __forceinline__ uint32_t select_bits(int32_t first, int32_t begin, int32_t end) {
+DEVICE uint32_t select_bits(int32_t first, int32_t begin, int32_t end) {
     const int32_t low = min(max(begin - first, 0), SELECT_LANE),
                   high = min(max(end - first, 0), SELECT_LANE);
     return ((1u << high) - 1) & ~((1u << low) - 1);
 }
 
 /* Bits of columns that are kept whatever their scores. */
-static __device__ __forceinline__ uint32_t select_kept_bits(const struct select_row &row,
-                                                            int32_t first) {
+DEVICE uint32_t select_kept_bits(const struct select_row &row, int32_t first) {
     return select_bits(first, 0, row.kept) | select_bits(first, row.tail, row.end);
 }
 
@@ -150,7 +144,7 @@ struct select_progress {
     int32_t chosen, ties;
 };
 
-static __device__ __forceinline__ int32_t warp_before(int32_t x, int32_t *sum) {
+DEVICE int32_t warp_before(int32_t x, int32_t *sum) {
     int32_t up = x;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -162,7 +156,7 @@ static __device__ __forceinline__ int32_t warp_before(int32_t x, int32_t *sum) {
 }
 
 /* The first n of the bits that are set. */
-static __device__ __forceinline__ uint32_t select_first_bits(uint32_t bits, int32_t n) {
+DEVICE uint32_t select_first_bits(uint32_t bits, int32_t n) {
     uint32_t out = 0;
     if (n >= __popc(bits))
         return bits;
@@ -180,9 +174,9 @@ template <class B> static constexpr int SELECT_STAGE = sizeof(B) == 1 ? SELECT_C
  * first `ties` are chosen. Writes those chosen; all lanes take part. Indices are gathered in `stage`, for neighbours to
  * leave in one store. */
 template <class B>
-static __device__ __forceinline__ void
-select_write(const struct select_params &p, const select_at &at, select_progress *done,
-             int32_t ties, int32_t first, uint32_t above, uint32_t equal, uint16_t *stage) {
+DEVICE void select_write(const struct select_params &p, const select_at &at, select_progress *done,
+                         int32_t ties, int32_t first, uint32_t above, uint32_t equal,
+                         uint16_t *stage) {
     const int lane = warp_lane(), columns = 8 * (int)sizeof(B);
     int32_t sum;
     if (__any_sync(WARP_ALL, equal != 0)) {
@@ -211,9 +205,8 @@ select_write(const struct select_params &p, const select_at &at, select_progress
 }
 
 /* Padding, count and overflow of a row that chooses so many; `thread` of `threads` that share it. */
-static __device__ __forceinline__ void select_close(const struct select_params &p,
-                                                    const select_at &at, int32_t chosen,
-                                                    int32_t thread, int32_t threads) {
+DEVICE void select_close(const struct select_params &p, const select_at &at, int32_t chosen,
+                         int32_t thread, int32_t threads) {
     const int32_t count = min(chosen, (int32_t)p.shape.capacity);
     for (int32_t i = count + thread; p.indices && i < (int32_t)p.shape.capacity; i += threads)
         p.indices[at.number * p.shape.capacity + i] = -1;

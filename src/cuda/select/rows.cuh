@@ -26,7 +26,7 @@ template <class M> struct alignas(16) select_shared {
     int2 sum;
 };
 
-static __device__ __forceinline__ void select_cluster_wait(void) {
+DEVICE void select_cluster_wait(void) {
     if (cluster_size() > 1)
         cluster_wait();
 }
@@ -170,8 +170,7 @@ template <class S, class M> struct select_warp {
 };
 
 /* TOP_P: the largest key of the row, for the weights. */
-template <class S, class M>
-static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
+template <class S, class M> DEVICE void select_most(const select_warp<S, M> &w) {
     uint32_t most = 0;
     for (int i = 0; i < w.chunks(); i++) {
         select_piece<S> x;
@@ -193,8 +192,7 @@ static __device__ __forceinline__ void select_most(const select_warp<S, M> &w) {
     __syncthreads();
 }
 
-template <class S, class M>
-static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S, M> &w) {
+template <class S, class M> DEVICE select_cut select_cut_find(const select_warp<S, M> &w) {
     const int bits = w.BITS;
     const uint32_t low = w.p.keys.low;
     select_shared<M> *s = w.shared;
@@ -242,8 +240,7 @@ static __device__ __forceinline__ select_cut select_cut_find(const select_warp<S
 
 /* Columns above the cut and equal to it before this warp, and of the whole row. */
 template <class S, class M>
-static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, select_cut cut,
-                                                    int2 *before, int2 *sum) {
+DEVICE void select_count(const select_warp<S, M> &w, select_cut cut, int2 *before, int2 *sum) {
     select_shared<M> *s = w.shared;
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, n = w.chunks();
     int more = 0, same = 0;
@@ -277,8 +274,8 @@ static __device__ __forceinline__ void select_count(const select_warp<S, M> &w, 
 }
 
 template <class S, class M>
-static __device__ __forceinline__ void select_row_choose(const struct select_params &p,
-                                                         const select_at &at, select_shared<M> *s) {
+DEVICE void select_row_choose(const struct select_params &p, const select_at &at,
+                              select_shared<M> *s) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int64_t chunk = (int64_t)(cluster_rank() * warps + warp) * p.span;
     uint4 *resident = reinterpret_cast<uint4 *>(s + 1);

@@ -24,14 +24,12 @@ struct score_tile {
     int32_t live;           /* columns that some row of the tile scores, from column 0 on */
 };
 
-static __device__ __forceinline__ int32_t score_live(const struct score_params &p, int32_t row,
-                                                     int32_t length) {
+DEVICE int32_t score_live(const struct score_params &p, int32_t row, int32_t length) {
     return min(p.columns,
                (int32_t)score_columns(row, p.block_q, p.block_kv, p.n_q, length, p.causal));
 }
 
-static __device__ __forceinline__ struct score_tile score_tile_of(const struct score_params &p,
-                                                                  int64_t list) {
+DEVICE struct score_tile score_tile_of(const struct score_params &p, int64_t list) {
     struct score_tile t;
     t.b = list / p.heads, t.h = (int32_t)(list % p.heads);
     const uint32_t columns = (uint32_t)(p.columns + SCORE_TILE - 1) / SCORE_TILE;
@@ -44,16 +42,15 @@ static __device__ __forceinline__ struct score_tile score_tile_of(const struct s
 
 /* First element of row `row` of a head; nullptr past the last of `rows`. */
 template <class T>
-static __device__ __forceinline__ const T *score_row(const struct rows_view &view, int64_t b,
-                                                     int32_t h, int32_t row, int32_t rows) {
+DEVICE const T *score_row(const struct rows_view &view, int64_t b, int32_t h, int32_t row,
+                          int32_t rows) {
     return row >= rows ? nullptr
                        : static_cast<const T *>(view.data) + b * view.stride[0] +
                              h * view.stride[1] + row * view.stride[2];
 }
 
-static __device__ __forceinline__ void score_store(const struct score_params &p,
-                                                   const struct score_tile &t, int32_t row,
-                                                   int32_t column, float x) {
+DEVICE void score_store(const struct score_params &p, const struct score_tile &t, int32_t row,
+                        int32_t column, float x) {
     if (row >= p.rows || column >= p.columns)
         return;
     float *const to = static_cast<float *>(p.scores.data) + t.b * p.scores.stride[0] +
@@ -64,8 +61,7 @@ static __device__ __forceinline__ void score_store(const struct score_params &p,
 /* ---- 16 bits ---- */
 
 /* Two elements from `dim` on; zeros past a row's end. */
-template <class T>
-static __device__ __forceinline__ uint32_t score_pair(const T *row, int32_t dim, int32_t d) {
+template <class T> DEVICE uint32_t score_pair(const T *row, int32_t dim, int32_t d) {
     return row && dim < d ? __ldg(reinterpret_cast<const uint32_t *>(row + dim)) : 0;
 }
 

@@ -8,8 +8,7 @@
 #define SHORT_CHUNKS 4 /* at most in a row */
 
 /* How many of a warp's keys are at least `least`. */
-template <int KEYS>
-static __device__ __forceinline__ int32_t short_count(const uint32_t (&key)[KEYS], uint32_t least) {
+template <int KEYS> DEVICE int32_t short_count(const uint32_t (&key)[KEYS], uint32_t least) {
     int32_t n = 0;
 #pragma unroll
     for (int i = 0; i < KEYS; i++)
@@ -20,8 +19,7 @@ static __device__ __forceinline__ int32_t short_count(const uint32_t (&key)[KEYS
 /* The highest key that `target` keys reach, sought between the counts at two keys: in turns where a line through them
  * meets the target, and in their middle. The search ends early where just as many do. */
 template <int KEYS>
-static __device__ __forceinline__ select_cut short_cut(const uint32_t (&key)[KEYS], uint32_t low,
-                                                       int32_t target) {
+DEVICE select_cut short_cut(const uint32_t (&key)[KEYS], uint32_t low, int32_t target) {
     uint32_t most = 0;
 #pragma unroll
     for (int i = 0; i < KEYS; i++)

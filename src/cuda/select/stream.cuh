@@ -48,8 +48,7 @@ static __host__ __device__ __forceinline__ int64_t stream_words(int64_t words) {
 }
 
 template <class S>
-static __device__ __forceinline__ stream_room<S> stream_room_of(const struct select_params &p,
-                                                                void *memory) {
+DEVICE stream_room<S> stream_room_of(const struct select_params &p, void *memory) {
     stream_room<S> r;
     r.shared = static_cast<stream_shared *>(memory);
     r.above = reinterpret_cast<uint32_t *>(r.shared + 1);
@@ -61,7 +60,7 @@ static __device__ __forceinline__ stream_room<S> stream_room_of(const struct sel
 }
 
 /* Zeros, a multiple of 4, between barriers. */
-static __device__ __forceinline__ void stream_zero(uint32_t *mass, int n) {
+DEVICE void stream_zero(uint32_t *mass, int n) {
     __syncthreads();
     for (int i = threadIdx.x; i < n / 4; i += blockDim.x)
         reinterpret_cast<uint4 *>(mass)[i] = make_uint4(0, 0, 0, 0);
@@ -69,8 +68,7 @@ static __device__ __forceinline__ void stream_zero(uint32_t *mass, int n) {
 }
 
 /* The digit that is counted, for a target: after the barrier that ends the count. */
-static __device__ __forceinline__ digit_found<uint32_t> stream_digit(stream_shared *s, int known,
-                                                                     int shift, uint32_t target) {
+DEVICE digit_found<uint32_t> stream_digit(stream_shared *s, int known, int shift, uint32_t target) {
     const int digits = max(1 << (known - shift), 32);
     __syncthreads();
     digit_groups(s->mass, s->group[0], digits);
@@ -85,9 +83,8 @@ struct stream_bracket {
 
 /* Two digits of the keys of a sample, which stay in registers, about the rank of the cut. */
 template <class S>
-static __device__ __forceinline__ stream_bracket stream_sample(const struct select_params &p,
-                                                               const select_at &at,
-                                                               const stream_room<S> &r) {
+DEVICE stream_bracket stream_sample(const struct select_params &p, const select_at &at,
+                                    const stream_room<S> &r) {
     const int bits = 8 * (int)sizeof(S), each = 16 / (int)sizeof(S);
     const int shift = select_shift(bits), below = max(shift - STREAM_DIGIT_BITS, 0);
     const int digits = max(1 << (shift - below), 32);
@@ -161,8 +158,8 @@ struct stream_limits {
 
 /* Masks of the one or two scores of a word that are above hi, and of those at least lo. */
 template <class S>
-static __device__ __forceinline__ void stream_compare(uint32_t word, const stream_limits &limits,
-                                                      uint32_t *above, uint32_t *least) {
+DEVICE void stream_compare(uint32_t word, const stream_limits &limits, uint32_t *above,
+                           uint32_t *least) {
     if (sizeof(S) == 4) {
         const float score = __uint_as_float(word);
         *above = score > __uint_as_float(limits.hi) ? UINT32_MAX : 0;
@@ -180,9 +177,8 @@ static __device__ __forceinline__ void stream_compare(uint32_t word, const strea
 
 /* Bits of a lane's scores above hi, and of those from lo to hi. */
 template <class S>
-static __device__ __forceinline__ void stream_bits(const select_piece<S> &x,
-                                                   const stream_limits &limits, uint32_t *above,
-                                                   uint32_t *within) {
+DEVICE void stream_bits(const select_piece<S> &x, const stream_limits &limits, uint32_t *above,
+                        uint32_t *within) {
     const uint32_t *word = &x.word[0].x;
     uint32_t more = 0, same = 0;
 #pragma unroll
@@ -199,8 +195,7 @@ static __device__ __forceinline__ void stream_bits(const select_piece<S> &x,
 
 /* The scores of a step that lie within the bracket, in their order, find room. */
 template <class S>
-static __device__ __forceinline__ void stream_keep(const select_at &at, const stream_room<S> &r,
-                                                   int step, uint32_t within) {
+DEVICE void stream_keep(const select_at &at, const stream_room<S> &r, int step, uint32_t within) {
     int32_t sum;
     int32_t to = warp_before(__popc(within), &sum);
     if (!sum)
@@ -216,9 +211,8 @@ static __device__ __forceinline__ void stream_keep(const select_at &at, const st
 
 /* A word of a lane for each step of a warp: bit c is column 32 lane + c of the step. */
 template <class S>
-static __device__ __forceinline__ void stream_read(const struct select_params &p,
-                                                   const select_at &at, const stream_room<S> &r,
-                                                   stream_bracket bracket, bool keep, int2 *sum) {
+DEVICE void stream_read(const struct select_params &p, const select_at &at, const stream_room<S> &r,
+                        stream_bracket bracket, bool keep, int2 *sum) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
     const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001; /* one score in a word, or two */
     const stream_limits limits = {select_stored(min(bracket.lo, p.keys.high), p.keys.bits) * each,
@@ -258,7 +252,7 @@ static __device__ __forceinline__ void stream_read(const struct select_params &p
 }
 
 /* Sums before each warp and of all, of two counts. Ends with a barrier. */
-static __device__ __forceinline__ int2 stream_before(stream_shared *s, int2 own) {
+DEVICE int2 stream_before(stream_shared *s, int2 own) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = warp_lane();
     if (lane == 0)
         s->before[warp] = own;
@@ -276,9 +270,8 @@ static __device__ __forceinline__ int2 stream_before(stream_shared *s, int2 own)
 
 /* The cut, of which `target` of the scores within the bracket are chosen. */
 template <class S>
-static __device__ __forceinline__ select_cut stream_cut(const struct select_params &p,
-                                                        const stream_room<S> &r,
-                                                        stream_bracket bracket, uint32_t target) {
+DEVICE select_cut stream_cut(const struct select_params &p, const stream_room<S> &r,
+                             stream_bracket bracket, uint32_t target) {
     stream_shared *s = r.shared;
     uint32_t key = 0;
     for (int known = 32 - __clz(bracket.hi - bracket.lo), shift; known > 0; known = shift) {
@@ -300,9 +293,8 @@ static __device__ __forceinline__ select_cut stream_cut(const struct select_para
 
 /* Columns of a step within the bracket: those above the cut join `above`, those equal to it stay. */
 template <class S>
-static __device__ __forceinline__ void stream_settle(const struct select_params &p,
-                                                     const stream_room<S> &r, int step,
-                                                     uint32_t cut, int32_t *more, int32_t *same) {
+DEVICE void stream_settle(const struct select_params &p, const stream_room<S> &r, int step,
+                          uint32_t cut, int32_t *more, int32_t *same) {
     const int place = step * 32 + warp_lane();
     uint32_t within = r.within[place], above = 0, equal = 0;
     int32_t sum;
@@ -321,9 +313,8 @@ static __device__ __forceinline__ void stream_settle(const struct select_params 
 
 /* The key of the cut among the row's columns that are not kept, of which `target` are chosen; 0: there are fewer. */
 template <class S>
-static __device__ __forceinline__ uint32_t stream_key(const struct select_params &p,
-                                                      const select_at &at, const stream_room<S> &r,
-                                                      uint32_t target) {
+DEVICE uint32_t stream_key(const struct select_params &p, const select_at &at,
+                           const stream_room<S> &r, uint32_t target) {
     stream_shared *s = r.shared;
     uint32_t key = 0;
     for (int known = p.keys.bits, shift; known > 0; known = shift) {
@@ -357,9 +348,8 @@ struct stream_found {
 
 /* Reads the row by the bracket, and once more where the cut does not lie in it. */
 template <class S>
-static __device__ __forceinline__ stream_found stream_find(const struct select_params &p,
-                                                           const select_at &at,
-                                                           const stream_room<S> &r) {
+DEVICE stream_found stream_find(const struct select_params &p, const select_at &at,
+                                const stream_room<S> &r) {
     const uint32_t sign = 1u << (p.keys.bits - 1);
     const bool exact = p.shape.mode == TESS_SELECT_EXACT;
     const stream_bracket all = {UINT32_MAX, (exact ? p.keys.low : p.shape.bound) - 1};
@@ -389,8 +379,8 @@ static __device__ __forceinline__ stream_found stream_find(const struct select_p
     }
 }
 template <class S>
-static __device__ __forceinline__ void stream_row(const struct select_params &p,
-                                                  const select_at &at, const stream_room<S> &r) {
+DEVICE void stream_row(const struct select_params &p, const select_at &at,
+                       const stream_room<S> &r) {
     const int warp = threadIdx.x / 32, lane = warp_lane();
     const int first = warp * p.span, end = min((warp + 1) * p.span, p.words / 32);
     stream_found f = stream_find(p, at, r);

@@ -17,16 +17,15 @@ struct block_row {
 };
 
 /* n / number (struct cuda_divisor). */
-static __device__ __forceinline__ uint32_t divided(uint32_t n, const struct cuda_divisor &by) {
+DEVICE uint32_t divided(uint32_t n, const struct cuda_divisor &by) {
     const uint32_t high = __umulhi(by.factor, n);
     return (high + ((n - high) >> by.halve)) >> by.shift;
 }
 
 /* Loads a place as two pieces of 16 bytes, both in flight at once. */
-static __device__ __forceinline__ struct block_row_place
-block_row_place_at(const struct block_row_place *of) {
+DEVICE struct block_row_place block_row_place_at(const struct block_row_place *record) {
     static_assert(sizeof(struct block_row_place) == 2 * sizeof(uint4), "two pieces");
-    const uint4 *from = reinterpret_cast<const uint4 *>(of);
+    const uint4 *from = reinterpret_cast<const uint4 *>(record);
     union {
         uint4 piece[2];
         struct block_row_place place;
@@ -36,8 +35,8 @@ block_row_place_at(const struct block_row_place *of) {
     return at.place;
 }
 
-static __device__ __forceinline__ struct block_row block_row_at(const struct staged_params &p,
-                                                                const struct block_row_place &at) {
+DEVICE struct block_row block_row_at(const struct staged_params &p,
+                                     const struct block_row_place &at) {
     struct block_row s;
     s.b = (int32_t)divided((uint32_t)at.batch_head, p.by_heads_q);
     s.h = at.batch_head - s.b * p.heads_q;
@@ -49,14 +48,12 @@ static __device__ __forceinline__ struct block_row block_row_at(const struct sta
     return s;
 }
 
-static __device__ __forceinline__ struct block_row block_row_of(const struct staged_params &p,
-                                                                int64_t number) {
+DEVICE struct block_row block_row_of(const struct staged_params &p, int64_t number) {
     return block_row_at(p, block_row_place_at(p.image.block_rows + number));
 }
 
 /* Stores a warp's block row to shared memory, where registers are scarce. */
-static __device__ __forceinline__ void block_row_to_shared(struct block_row &shared,
-                                                           const struct block_row &s) {
+DEVICE void block_row_to_shared(struct block_row &shared, const struct block_row &s) {
     __syncwarp();
     if (warp_lane() == 0)
         shared = s;
@@ -64,7 +61,7 @@ static __device__ __forceinline__ void block_row_to_shared(struct block_row &sha
 }
 
 /* Whether all rows of a block row begin and end on multiples of 16 bytes. */
-static __device__ __forceinline__ bool block_row_aligned(const struct block_row &s) {
+DEVICE bool block_row_aligned(const struct block_row &s) {
     return s.width % 4 == 0 && (uintptr_t)s.scores % 16 == 0;
 }
 
@@ -76,7 +73,7 @@ struct column {
     int64_t bit; /* -1: no bitmask */
 };
 
-static __device__ __forceinline__ int32_t clamp_row(int64_t row) {
+DEVICE int32_t clamp_row(int64_t row) {
     return row < -1 ? -1 : row > INT32_MAX ? INT32_MAX : (int32_t)row;
 }
 
@@ -87,15 +84,15 @@ struct column_place {
     uint32_t c;
 };
 
-static __device__ __forceinline__ struct column_place column_place_of(const struct staged_params &p,
-                                                                      int64_t first, int64_t x) {
+DEVICE struct column_place column_place_of(const struct staged_params &p, int64_t first,
+                                           int64_t x) {
     const uint32_t n = (uint32_t)x, tile = divided(n, p.by_block_kv);
     return {first + tile, n - tile * (uint32_t)p.block_kv};
 }
 
 /* The column at a place, of block column `block`. */
-static __device__ __forceinline__ struct column
-column_at(const struct staged_params &p, const struct column_place &at, int32_t block) {
+DEVICE struct column column_at(const struct staged_params &p, const struct column_place &at,
+                               int32_t block) {
     const uint32_t c = at.c;
     const int64_t key = block * p.block_kv + c;
     struct column out = {(int32_t)key, 0, INT32_MAX, -1};
@@ -113,14 +110,14 @@ column_at(const struct staged_params &p, const struct column_place &at, int32_t 
     return out;
 }
 
-static __device__ __forceinline__ struct column column_of(const struct staged_params &p,
-                                                          const struct block_row &s, int64_t x) {
+DEVICE struct column column_of(const struct staged_params &p, const struct block_row &s,
+                               int64_t x) {
     const struct column_place at = column_place_of(p, s.entry, x);
     return column_at(p, at, p.image.col_idx[at.entry]);
 }
 
-static __device__ __forceinline__ bool column_lists(const struct staged_params &p, int32_t first,
-                                                    int32_t last, int64_t bit, int64_t row) {
+DEVICE bool column_lists(const struct staged_params &p, int32_t first, int32_t last, int64_t bit,
+                         int64_t row) {
     if (row < first || row > last)
         return false;
     if (bit < 0)
@@ -130,8 +127,8 @@ static __device__ __forceinline__ bool column_lists(const struct staged_params &
 }
 
 /* Whether any of rows row ... row + rows - 1 lists the column. */
-static __device__ __forceinline__ bool
-column_lists_any(const struct staged_params &p, const struct column &c, int64_t row, int64_t rows) {
+DEVICE bool column_lists_any(const struct staged_params &p, const struct column &c, int64_t row,
+                             int64_t rows) {
     if (c.bit < 0)
         return row <= c.last && row + rows > c.first;
     bool any = false;
@@ -147,8 +144,7 @@ static inline int64_t chunks_at_most(const struct staged_params &p) {
 }
 
 /* The key/value head of a block row's queries. */
-static __device__ __forceinline__ int32_t head_kv_of(const struct staged_params &p,
-                                                     const struct block_row &s) {
+DEVICE int32_t head_kv_of(const struct staged_params &p, const struct block_row &s) {
     return (int32_t)divided((uint32_t)s.h, p.by_heads_per_kv);
 }
 
@@ -161,15 +157,13 @@ template <class T> struct head_view {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> head_of(const struct staged_params &p,
-                                                       const struct rows_view &view, int32_t b,
-                                                       int32_t h, int32_t d) {
+DEVICE head_view<T> head_of(const struct staged_params &p, const struct rows_view &view, int32_t b,
+                            int32_t h, int32_t d) {
     return {static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1], view.stride[2],
             d, p.alignment >= 4 * (int32_t)sizeof(T)};
 }
 
-template <class T>
-static __device__ __forceinline__ row_view<T> row_of(const head_view<T> &head, int64_t row) {
+template <class T> DEVICE row_view<T> row_of(const head_view<T> &head, int64_t row) {
     return {head.data + row * head.stride, head.d, head.vector};
 }
 

@@ -8,8 +8,7 @@
 #define BLOCK_ROW_WARPS 8 /* warps of a thread block */
 
 /* This warp's row: number r of block row s. False where it has none. */
-static __device__ __forceinline__ bool block_row_of_warp(struct block_row *s, int64_t *r,
-                                                         const struct staged_params &p) {
+DEVICE bool block_row_of_warp(struct block_row *s, int64_t *r, const struct staged_params &p) {
     const int64_t unit = blocks_unit() * BLOCK_ROW_WARPS + threadIdx.x / 32;
     const int64_t item = unit / p.height;
     *r = unit % p.height;

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_IMAGE_CUH
 #define TESSERA_CUDA_IMAGE_CUH
 
+#include "device/inline.cuh"
 #include "staged/grid.cuh"
 
 #define IMAGE_THREADS 256
@@ -34,8 +35,7 @@ static __global__ void __launch_bounds__(IMAGE_THREADS)
     }
 }
 
-static __device__ __forceinline__ int64_t image_chunks_of(const struct staged_params &p,
-                                                          int64_t item) {
+DEVICE int64_t image_chunks_of(const struct staged_params &p, int64_t item) {
     return (p.image.block_rows[item].tiles * p.block_kv + CUDA_CHUNK - 1) / CUDA_CHUNK;
 }
 

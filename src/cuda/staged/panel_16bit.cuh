@@ -29,24 +29,24 @@
 #define PANEL16_KEYS 256   /* columns of a block row whose keys are looked up at a time */
 
 /* Panel place of column c, within its 16: column 4t + 2h + e is at 8h + 2t + e. */
-static __device__ __forceinline__ int panel16_place(int c) {
+DEVICE int panel16_place(int c) {
     return (c & ~14) | (c & 2) << 2 | (c & 12) >> 1;
 }
 
 /* Address of piece `piece` of row `row`; panels are aligned to 128 bytes. Adding 2j to the piece
  * number, where no bit carries, flips bits j << 5. Adding 8 to the row adds 8 PANEL16_STRIDE
  * bytes. */
-static __device__ __forceinline__ uint32_t panel16_at(uint32_t panel, int row, int piece) {
+DEVICE uint32_t panel16_at(uint32_t panel, int row, int piece) {
     return panel + row * PANEL16_STRIDE + ((piece ^ (row & 7)) << 4);
 }
 
 /* A panel's address for WGMMA descriptors, without the bits that name the CTA in a cluster. */
-static __device__ __forceinline__ uint32_t panel16_wgmma_address(const void *panel) {
+DEVICE uint32_t panel16_wgmma_address(const void *panel) {
     return shared_address(panel) & 0x3ffff;
 }
 
 /* Proxy fence: panels that this thread wrote may be read by WGMMA, after a barrier. */
-static __device__ __forceinline__ void panel16_proxy_fence(void) {
+DEVICE void panel16_proxy_fence(void) {
     if (PANEL16_WGMMA)
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -54,15 +54,14 @@ static __device__ __forceinline__ void panel16_proxy_fence(void) {
 /* Index of column c of row r in a panel of floats, rows of WIDTH (32 or 64). Two rows, read 16
  * floats each at one column, touch all banks. Adding 16j to the column, where no bit carries, flips
  * bits j << 4. */
-template <int WIDTH> static __device__ __forceinline__ int panel_f32_at(int row, int c) {
+template <int WIDTH> DEVICE int panel_f32_at(int row, int c) {
     return row * WIDTH + (c ^ (row & 1) << 4);
 }
 
 /* Stores elements d ... d + 7 of a row one by one; zeros where there is no element. Row -1:
  * none. */
 template <class T>
-static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<T> &head,
-                                                   int64_t row, int32_t d) {
+DEVICE void panel16_put(uint32_t to, const head_view<T> &head, int64_t row, int32_t d) {
     struct alignas(16) eight {
         T x[8];
     } out;
@@ -81,8 +80,8 @@ static __device__ __forceinline__ void panel16_put(uint32_t to, const head_view<
  * side by side, by THREADS threads. Zeros where there is no element. Complete after
  * cp_async_wait. */
 template <class T, int ROWS, int PANELS, int THREADS>
-static __device__ __forceinline__ void panel16_gather(T *panels, const head_view<T> &head,
-                                                      const int32_t *key, int32_t d, bool aligned) {
+DEVICE void panel16_gather(T *panels, const head_view<T> &head, const int32_t *key, int32_t d,
+                           bool aligned) {
     constexpr int STEP = THREADS / 8;
     const int piece = (int)threadIdx.x % 8, begin = (int)threadIdx.x / 8;
     const uint32_t to = panel16_at(shared_address(panels), begin, piece);
@@ -117,9 +116,8 @@ static __device__ __forceinline__ void panel16_gather(T *panels, const head_view
 /* Copies rows first ... first + ROWS - 1, dims d ... d + 63, as far as they are less than `rows`.
  * Other places of the panel are undefined. */
 template <class T, int ROWS, int THREADS>
-static __device__ __forceinline__ void panel16_rows(T *panel, const head_view<T> &head,
-                                                    int64_t first, int64_t rows, int32_t d,
-                                                    bool aligned) {
+DEVICE void panel16_rows(T *panel, const head_view<T> &head, int64_t first, int64_t rows, int32_t d,
+                         bool aligned) {
     constexpr int STEP = THREADS / 8;
     const int piece = (int)threadIdx.x % 8;
     const uint32_t to = shared_address(panel);

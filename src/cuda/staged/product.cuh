@@ -24,7 +24,7 @@
 #include "staged/grid.cuh"
 #include "staged/block_row.cuh"
 
-#define BLOCK_COLUMN static __device__ __forceinline__
+#define BLOCK_COLUMN DEVICE
 #include "staged/block_column.h"
 
 #define PRODUCT_THREADS 128
@@ -43,8 +43,7 @@ template <int M, bool OVER_KEYS> struct product_shape {
     static constexpr int SCORES = OVER_KEYS ? PRODUCT_STEP * (M + 8) : M * (PRODUCT_STEP + 4);
     typedef float sums[ROWS / 16][DIMS / 8][4];
 };
-template <int M, bool OVER_KEYS>
-static __device__ __forceinline__ int product_score_at(int k, int m) {
+template <int M, bool OVER_KEYS> DEVICE int product_score_at(int k, int m) {
     return OVER_KEYS ? k * (M + 8) + m : m * (PRODUCT_STEP + 4) + k;
 }
 
@@ -75,7 +74,7 @@ struct product_unit {
     int64_t tile; /* over keys: block column; else a block row's number among the items */
     int64_t row;
     int32_t dim;
-    bool there;
+    bool exists;
 };
 
 template <int M, bool OVER_KEYS>
@@ -94,18 +93,18 @@ static __host__ __device__ __forceinline__ int64_t product_tiles(const struct st
 
 /* ---- a step ---- */
 
-static __device__ __forceinline__ float product_operand(float score, float) {
+DEVICE float product_operand(float score, float) {
     return score;
 }
-template <class T> static __device__ __forceinline__ float product_operand(float score, T) {
+template <class T> DEVICE float product_operand(float score, T) {
     uint32_t rounded;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(score));
     return __uint_as_float(rounded);
 }
 
 template <class T, int M, bool OVER_KEYS>
-static __device__ __forceinline__ void
-product_load_scores(struct product_shared<M, OVER_KEYS> &shared, int rows, int64_t across) {
+DEVICE void product_load_scores(struct product_shared<M, OVER_KEYS> &shared, int rows,
+                                int64_t across) {
 #pragma unroll 8 /* registers */
     for (int i = 0; i < PRODUCT_STEP * M / PRODUCT_THREADS; i++) {
         const int at = i * PRODUCT_THREADS + (int)threadIdx.x;
@@ -119,8 +118,8 @@ product_load_scores(struct product_shared<M, OVER_KEYS> &shared, int rows, int64
 
 /* Sixteen threads a row, which first look whether it is wanted. */
 template <class T, int M, bool OVER_KEYS>
-static __device__ __forceinline__ void
-product_load_rows(struct product_shared<M, OVER_KEYS> &shared, const head_view<T> &x, int32_t dim) {
+DEVICE void product_load_rows(struct product_shared<M, OVER_KEYS> &shared, const head_view<T> &x,
+                              int32_t dim) {
     constexpr int LANES = PRODUCT_DIMS / 4, AT_ONCE = PRODUCT_THREADS / LANES;
     const int lane = (int)threadIdx.x % LANES, first = (int)threadIdx.x / LANES;
     float4 four[PRODUCT_STEP / AT_ONCE];
@@ -142,20 +141,17 @@ product_load_rows(struct product_shared<M, OVER_KEYS> &shared, const head_view<T
 }
 
 /* sum += A B of 8 rows of x. */
-static __device__ __forceinline__ void product_mma(float (&sum)[4], const uint32_t (&a)[4],
-                                                   const uint32_t (&b)[2], float) {
+DEVICE void product_mma(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], float) {
     const struct fragment<float, 4> of_a[1] = { fragment_of(a, 0.0f) };
     const struct fragment<float, 2> of_b[1] = { fragment_of(b, 0.0f) };
     fragment_multiply<false>(sum, of_a, of_b);
 }
 template <class T>
-static __device__ __forceinline__ void product_mma(float (&sum)[4], const uint32_t (&a)[4],
-                                                   const uint32_t (&b)[2], T) {
+DEVICE void product_mma(float (&sum)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], T) {
     fragment_mma_tf32(sum, a, b);
 }
 
-template <int M, bool OVER_KEYS>
-static __device__ __forceinline__ void product_fold(struct product_sums<M, OVER_KEYS> &sums) {
+template <int M, bool OVER_KEYS> DEVICE void product_fold(struct product_sums<M, OVER_KEYS> &sums) {
     typedef product_shape<M, OVER_KEYS> shape;
 #pragma unroll
     for (int i = 0; i < shape::ROWS / 16; i++)
@@ -170,9 +166,8 @@ static __device__ __forceinline__ void product_fold(struct product_sums<M, OVER_
 
 /* A warp's part of a step: rows from `row` on, dims from `dim` on. */
 template <class T, int M, bool OVER_KEYS>
-static __device__ __forceinline__ void
-product_multiply(struct product_sums<M, OVER_KEYS> &sums,
-                 const struct product_shared<M, OVER_KEYS> &shared, int row, int dim) {
+DEVICE void product_multiply(struct product_sums<M, OVER_KEYS> &sums,
+                             const struct product_shared<M, OVER_KEYS> &shared, int row, int dim) {
     typedef product_shape<M, OVER_KEYS> shape;
     const float *x = &shared.x[0].x;
     const int g = warp_lane() / 4, t = warp_lane() % 4;
@@ -213,41 +208,42 @@ template <bool OVER_KEYS> struct product_list {
 };
 
 template <bool OVER_KEYS>
-static __device__ __forceinline__ struct product_place
-product_place_at(const struct staged_params &p, const struct product_list<OVER_KEYS> &of,
-                 int64_t k) {
-    if (k >= of.count)
+DEVICE struct product_place product_place_at(const struct staged_params &p,
+                                             const struct product_list<OVER_KEYS> &swept,
+                                             int64_t k) {
+    if (k >= swept.count)
         return {nullptr, -1};
     if (!OVER_KEYS)
-        return {of.block_row.scores + of.row * of.block_row.width + k,
-                column_of(p, of.block_row, k).key};
-    const struct block_column_query q = block_column_query_at(&p, of.head, of.list, of.column, k);
-    return {p.scores + q.scores + of.row, q.query};
+        return {swept.block_row.scores + swept.row * swept.block_row.width + k,
+                column_of(p, swept.block_row, k).key};
+    const struct block_column_query q =
+        block_column_query_at(&p, swept.head, swept.list, swept.column, k);
+    return {p.scores + q.scores + swept.row, q.query};
 }
 
 /* Adds a list's products. Places of the next step are looked up while this one is multiplied: by then
  * all threads have read its own. */
 template <class T, int M, bool OVER_KEYS>
-static __device__ __forceinline__ void
+DEVICE void
 product_sweep(struct product_sums<M, OVER_KEYS> &sums, struct product_shared<M, OVER_KEYS> &shared,
-              const struct staged_params &p, const struct product_list<OVER_KEYS> &of,
+              const struct staged_params &p, const struct product_list<OVER_KEYS> &swept,
               const head_view<T> &x, int32_t dim, int rows) {
     typedef product_shape<M, OVER_KEYS> shape;
-    const int64_t across = OVER_KEYS ? 1 : of.block_row.width;
+    const int64_t across = OVER_KEYS ? 1 : swept.block_row.width;
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS,
               first = warp % shape::WARPS_N * shape::DIMS;
     if (warp == 0)
-        shared.place[warp_lane()] = product_place_at(p, of, warp_lane());
+        shared.place[warp_lane()] = product_place_at(p, swept, warp_lane());
 #pragma unroll 1
-    for (int64_t k = 0; k < of.count; k += PRODUCT_STEP) {
+    for (int64_t k = 0; k < swept.count; k += PRODUCT_STEP) {
         __syncthreads(); /* places are there; the step before has been multiplied */
         product_load_scores<T>(shared, rows, across);
         __syncthreads();
         product_load_rows(shared, x, dim);
         __syncthreads();
         if (warp == 0)
-            shared.place[warp_lane()] = product_place_at(p, of, k + PRODUCT_STEP + warp_lane());
+            shared.place[warp_lane()] = product_place_at(p, swept, k + PRODUCT_STEP + warp_lane());
         __syncwarp();
         product_multiply<T>(sums, shared, row, first);
     }
@@ -256,8 +252,7 @@ product_sweep(struct product_sums<M, OVER_KEYS> &sums, struct product_shared<M, 
 /* ---- results ---- */
 
 template <class Out>
-static __device__ __forceinline__ void product_store_two(Out *to, int32_t left, bool pairs, float x,
-                                                         float y) {
+DEVICE void product_store_two(Out *to, int32_t left, bool pairs, float x, float y) {
     struct alignas(2 * sizeof(Out)) {
         Out x, y;
     } two;
@@ -275,9 +270,9 @@ static __device__ __forceinline__ void product_store_two(Out *to, int32_t left, 
 
 /* Stores a warp's rows. One that met no score but 0 is 0, whatever the others' x held. */
 template <class Out, int M, bool OVER_KEYS>
-static __device__ __forceinline__ void
-product_store(const struct product_sums<M, OVER_KEYS> &sums, const struct staged_params &p,
-              const struct product_unit &unit, int64_t first, int rows) {
+DEVICE void product_store(const struct product_sums<M, OVER_KEYS> &sums,
+                          const struct staged_params &p, const struct product_unit &unit,
+                          int64_t first, int rows) {
     typedef product_shape<M, OVER_KEYS> shape;
     const int warp = (int)threadIdx.x / 32;
     const int row = warp / shape::WARPS_N * shape::ROWS + warp_lane() / 4;
@@ -305,8 +300,7 @@ product_store(const struct product_sums<M, OVER_KEYS> &sums, const struct staged
 /* ---- the kernel ---- */
 
 template <int M, bool OVER_KEYS>
-static __device__ __forceinline__ struct product_unit
-product_unit_of(const struct staged_params &p) {
+DEVICE struct product_unit product_unit_of(const struct staged_params &p) {
     const int64_t slices = product_slices(p), row_units = product_row_units<M, OVER_KEYS>(p);
     const int64_t at = blocks_unit() / slices, tile = at / row_units;
     struct product_unit unit = {0,
@@ -325,41 +319,40 @@ product_unit_of(const struct staged_params &p) {
 }
 
 template <class T, int M>
-static __device__ __forceinline__ void
-product_row(struct product_sums<M, false> &sums, struct product_shared<M, false> &shared,
-            const struct staged_params &p, struct product_unit &unit, int64_t *first, int *rows) {
-    struct product_list<false> of = {
+DEVICE void product_row(struct product_sums<M, false> &sums,
+                        struct product_shared<M, false> &shared, const struct staged_params &p,
+                        struct product_unit &unit, int64_t *first, int *rows) {
+    struct product_list<false> swept = {
         block_row_of(p, unit.tile), 0, 0, 0, unit.row, 0
     };
-    of.count = of.block_row.width;
-    unit.b = of.block_row.b;
-    unit.h = of.block_row.h;
-    *first = of.block_row.first + unit.row;
-    *rows = (int)min((int64_t)M, of.block_row.rows - unit.row);
-    const head_view<T> x = head_of<T>(p, p.v, unit.b, head_kv_of(p, of.block_row), p.d_v);
+    swept.count = swept.block_row.width;
+    unit.b = swept.block_row.b;
+    unit.h = swept.block_row.h;
+    *first = swept.block_row.first + unit.row;
+    *rows = (int)min((int64_t)M, swept.block_row.rows - unit.row);
+    const head_view<T> x = head_of<T>(p, p.v, unit.b, head_kv_of(p, swept.block_row), p.d_v);
     if (*rows > 0)
-        product_sweep<T>(sums, shared, p, of, x, unit.dim, *rows);
+        product_sweep<T>(sums, shared, p, swept, x, unit.dim, *rows);
 }
 
 template <class T, int M>
-static __device__ __forceinline__ void
-product_column(struct product_sums<M, true> &sums, struct product_shared<M, true> &shared,
-               const struct staged_params &p, const struct product_unit &unit, int64_t *first,
-               int *rows) {
+DEVICE void product_column(struct product_sums<M, true> &sums,
+                           struct product_shared<M, true> &shared, const struct staged_params &p,
+                           const struct product_unit &unit, int64_t *first, int *rows) {
     const int64_t begin = unit.tile * p.block_kv;
     *first = begin + unit.row;
     *rows = (int)min((int64_t)M, min(p.block_kv - unit.row, p.n_kv - *first));
 #pragma unroll 1
     for (int32_t i = 0; i<p.heads_per_kv && * rows> 0; i++) {
         const int32_t h = unit.h * p.heads_per_kv + i;
-        struct product_list<true> of = {};
-        of.head = (int64_t)unit.b * p.heads_q + h;
-        of.list = p.image.list_of[of.head];
-        of.column = unit.tile;
-        of.row = unit.row;
-        of.count = block_column_queries(&p, of.list, of.column);
+        struct product_list<true> swept = {};
+        swept.head = (int64_t)unit.b * p.heads_q + h;
+        swept.list = p.image.list_of[swept.head];
+        swept.column = unit.tile;
+        swept.row = unit.row;
+        swept.count = block_column_queries(&p, swept.list, swept.column);
         const head_view<T> x = head_of<T>(p, p.v, unit.b, h, p.d_v);
-        product_sweep<T>(sums, shared, p, of, x, unit.dim, *rows);
+        product_sweep<T>(sums, shared, p, swept, x, unit.dim, *rows);
     }
 }
 
@@ -371,7 +364,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, PRODUCT_BLOCKS)
     struct product_sums<M, OVER_KEYS> sums = {};
     int64_t first; /* row of the output */
     int rows;
-    if (!unit.there)
+    if (!unit.exists)
         return;
     if constexpr (OVER_KEYS)
         product_column<T>(sums, shared, p, unit, &first, &rows);

@@ -32,32 +32,31 @@ struct combine_row {
     bool is; /* the tile has such a row */
 };
 
-static __device__ __forceinline__ struct combine_row
-combine_row_at(const struct attention_params &run, int64_t slot, int row) {
+DEVICE struct combine_row combine_row_at(const struct attention_params &run, int64_t slot,
+                                         int row) {
     const struct attention_slot first = attention_slot_of(run, slot);
     return {{first.o + row * run.slot_dims, first.m + row, first.l + row}};
 }
 
 /* Lists of the host: a head's parts have slots side by side. */
-static __device__ __forceinline__ struct combine_row
-combine_row_of(const struct attention_params &p, const struct granule_item &combine, int row) {
+DEVICE struct combine_row combine_row_of(const struct attention_params &p,
+                                         const struct granule_item &combine, int row) {
     struct combine_row to = combine_row_at(p, combine.slot, row);
     to.part = p.slot_floats, to.parts = combine.parts;
     to.batch = combine.batch, to.head = combine.head, to.query = combine.row + row;
     to.is = row < combine.rows;
     return to;
 }
-static __device__ __forceinline__ int64_t combine_count(const struct attention_params &p) {
+DEVICE int64_t combine_count(const struct attention_params &p) {
     return p.header->array[ATTENTION_IMAGE_COMBINES].count;
 }
-static __device__ __forceinline__ const struct attention_params &
-combine_run(const struct attention_params &p) {
+DEVICE const struct attention_params &combine_run(const struct attention_params &p) {
     return p;
 }
 
 /* Filled lists: packed heads of a part have slots side by side. */
-static __device__ __forceinline__ struct combine_row
-combine_row_of(const struct decode_params &p, const struct combine_item &combine, int row) {
+DEVICE struct combine_row combine_row_of(const struct decode_params &p,
+                                         const struct combine_item &combine, int row) {
     const bool one = p.run.tile_heads == 1; /* tiles of any height, a power of two or not */
     const int32_t query = one ? row : filled_row_query(p, row);
     const int32_t packed = one ? 0 : filled_row_head(p, row);
@@ -71,11 +70,10 @@ combine_row_of(const struct decode_params &p, const struct combine_item &combine
     to.is = packed < p.run.tile_heads && to.query < filled_tile_query(p, combine.tile + 1);
     return to;
 }
-static __device__ __forceinline__ int64_t combine_count(const struct decode_params &p) {
+DEVICE int64_t combine_count(const struct decode_params &p) {
     return filled_count(p, &p.image.header->combines);
 }
-static __device__ __forceinline__ const struct attention_params &
-combine_run(const struct decode_params &p) {
+DEVICE const struct attention_params &combine_run(const struct decode_params &p) {
     return p.run;
 }
 
@@ -84,20 +82,20 @@ union combine_entry {
     uint64_t words[3 + sizeof(struct combine_item) / 8];
     struct {
         uint64_t magic, layout, combines;
-        struct combine_item of; /* not today's, maybe */
+        struct combine_item read; /* not today's, maybe */
     };
 };
 
 /* Reads it past an L1 which may hold an earlier fill's. A thread reads a word: all CTAs ask for the same line. */
-static __device__ __forceinline__ void
-combine_enter(union combine_entry &entry, const struct decode_params &p, int64_t combine) {
+DEVICE void combine_enter(union combine_entry &entry, const struct decode_params &p,
+                          int64_t combine) {
     const uint64_t *const header = reinterpret_cast<const uint64_t *>(p.image.header);
-    const uint64_t *const of = reinterpret_cast<const uint64_t *>(p.image.combines + combine);
+    const uint64_t *const quads = reinterpret_cast<const uint64_t *>(p.image.combines + combine);
     const int i = (int)threadIdx.x;
     if (i >= (int)(sizeof entry / 8))
         return;
     const uint64_t *const from =
-        i >= 3 ? of + (i - 3)
+        i >= 3 ? quads + (i - 3)
                : header + (i < 2 ? i : (int)(offsetof(struct fill_header, combines) / 8));
     uint64_t x;
     asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
@@ -108,8 +106,8 @@ combine_enter(union combine_entry &entry, const struct decode_params &p, int64_t
 
 /* 4 dims of parts first, first + WAYS ..., of those that there are. from: the first one's. */
 template <int WAYS>
-static __device__ __forceinline__ void combine_load(float4 (&x)[COMBINE_AHEAD], const float *from,
-                                                    int64_t part, int first, int parts) {
+DEVICE void combine_load(float4 (&x)[COMBINE_AHEAD], const float *from, int64_t part, int first,
+                         int parts) {
 #pragma unroll
     for (int e = 0; e < COMBINE_AHEAD; e++, from += WAYS * part)
         if (first + WAYS * e < parts)
@@ -118,9 +116,8 @@ static __device__ __forceinline__ void combine_load(float4 (&x)[COMBINE_AHEAD], 
 
 /* m and l of the next N parts from `first` on: lane i has those of part first + i, + 32 ... */
 template <int N>
-static __device__ __forceinline__ void
-combine_weights(float (&m)[(N + 31) / 32], float (&l)[(N + 31) / 32],
-                const struct attention_slot &slot, int64_t part, int first, int parts) {
+DEVICE void combine_weights(float (&m)[(N + 31) / 32], float (&l)[(N + 31) / 32],
+                            const struct attention_slot &slot, int64_t part, int first, int parts) {
 #pragma unroll
     for (int j = 0; j < (N + 31) / 32; j++) {
         const int at = warp_lane() + 32 * j;
@@ -139,9 +136,8 @@ struct combine_sums {
 /* O = sum over parts of 2^(m_part - m) O_part, of parts way, way + WAYS ... Loads do not wait for one another: those of
  * the first round's O, of m and of l are issued together. EXACT: l is summed in the order of parts, not by lanes. */
 template <int WAYS, bool EXACT>
-static __device__ __forceinline__ struct combine_sums
-combine_parts(const struct attention_slot &slot, const float *from, int64_t part, int way,
-              int32_t parts) {
+DEVICE struct combine_sums combine_parts(const struct attention_slot &slot, const float *from,
+                                         int64_t part, int way, int32_t parts) {
     constexpr int ROUND = WAYS * COMBINE_AHEAD, LANES = (ROUND + 31) / 32;
     static_assert(WAYS == 1 || !EXACT, "a warp has all parts");
     float4 x[COMBINE_AHEAD];
@@ -193,9 +189,8 @@ combine_parts(const struct attention_slot &slot, const float *from, int64_t part
 /* A slice of a row, way of WAYS. of_warps: room for their sums. EXACT: O is divided by l, not multiplied by its
  * inverse. */
 template <class T, int WAYS, bool EXACT>
-static __device__ __forceinline__ void
-combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
-              const struct combine_row &row, int slice, int way) {
+DEVICE void combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
+                          const struct combine_row &row, int slice, int way) {
     const int lane = warp_lane(), d = slice * COMBINE_SLICE + lane * COMBINE_DIMS;
     if (!row.is) /* alike for all threads that meet below */
         return;
@@ -207,8 +202,8 @@ combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
         of_warps[way][lane] = sum;
         __syncthreads();
 #pragma unroll
-        for (int of = 1; of < (way == 0 ? WAYS : 0); of++) {
-            const float4 x = of_warps[of][lane];
+        for (int other = 1; other < (way == 0 ? WAYS : 0); other++) {
+            const float4 x = of_warps[other][lane];
             sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
         }
     }
@@ -219,13 +214,14 @@ combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_params &run,
     const float factor = l == 0 ? 0.0f : __fdividef(kept, below);
     T *const o = static_cast<T *>(run.o.data) + row.batch * run.o.stride[0] +
                  row.head * run.o.stride[1] + row.query * run.o.stride[2] + d;
-    const float of[COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
+    const float dims[COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int e = 0; e < COMBINE_DIMS; e++)
         if (d + e < run.d_v)
-            from_f32(&o[e], l == 0 ? 0.0f
-                                   : mean_in_range(EXACT ? of[e] * kept / below : of[e] * factor,
-                                                   run.modify.mean_below, T()));
+            from_f32(&o[e], l == 0
+                                ? 0.0f
+                                : mean_in_range(EXACT ? dims[e] * kept / below : dims[e] * factor,
+                                                run.modify.mean_below, T()));
     if (d == 0)
         attention_store_lse(run, row.batch, row.head, row.query, m, l);
 }
@@ -245,7 +241,7 @@ static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_B
         combine_enter(entry, p, i);
         early_fetch(p, of_warps);
         __syncthreads();
-        combine = entry.of;
+        combine = entry.read;
         combines = entry.magic == FILL_MAGIC && entry.layout == p.image.layout
                        ? (int64_t)entry.combines
                        : 0;

@@ -20,17 +20,16 @@ struct attention_copy_mode {
 };
 
 template <class T>
-static __device__ __forceinline__ struct attention_copy_mode
-attention_copy_mode_of(const struct attention_params &p, const struct rows_view &view, int32_t d,
-                       float scale) {
+DEVICE struct attention_copy_mode attention_copy_mode_of(const struct attention_params &p,
+                                                         const struct rows_view &view, int32_t d,
+                                                         float scale) {
     return {view.stride[2] * (int64_t)sizeof(T), (uint32_t)view.stride[2] * (uint32_t)sizeof(T),
             d * (int32_t)sizeof(T), p.copied && scale == 1, scale};
 }
 
 /* Address of row `row`, `step` bytes from row to row: one instruction, which the compiler misses where the
  * step is known to be even. */
-static __device__ __forceinline__ const char *attention_row(const char *from, uint32_t row,
-                                                            uint32_t step) {
+DEVICE const char *attention_row(const char *from, uint32_t row, uint32_t step) {
     asm("" : "+r"(step));
     return from + (uint64_t)row * step;
 }
@@ -46,9 +45,9 @@ static __host__ __device__ __forceinline__ constexpr int attention_lanes(void) {
 /* Copies ROWS rows by cp.async. An instruction of the warp copies 128 bytes of four rows, or 64
  * bytes of eight. Lane l holds in key[i] the row for place 32 i + l of the panel; -1: zeros. */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const char *from,
-                                                           const struct attention_copy_mode &mode,
-                                                           const int32_t (&key)[(ROWS + 31) / 32]) {
+DEVICE void attention_copy_keys(uint32_t to, const char *from,
+                                const struct attention_copy_mode &mode,
+                                const int32_t (&key)[(ROWS + 31) / 32]) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = (ROW + 127) / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
@@ -71,9 +70,8 @@ static __device__ __forceinline__ void attention_copy_keys(uint32_t to, const ch
 /* Copies `count` consecutive rows; places past them get zeros. from, to: this lane's pieces of the
  * first row (attention_lane_from, attention_lane_to). */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void attention_copy_run(uint32_t to, const char *from,
-                                                          const struct attention_copy_mode &mode,
-                                                          int32_t count) {
+DEVICE void attention_copy_run(uint32_t to, const char *from,
+                               const struct attention_copy_mode &mode, int32_t count) {
     constexpr int PIECES = DIMS * (int)sizeof(T) / 16, SEGMENTS = (ROW + 127) / 128;
     constexpr int LANES = attention_lanes<T, DIMS>();
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
@@ -90,20 +88,19 @@ static __device__ __forceinline__ void attention_copy_run(uint32_t to, const cha
 }
 
 /* Offset of this lane's first piece, in bytes: from the tensor's first row, and within a panel. */
-template <int LANES>
-static __device__ __forceinline__ uint64_t attention_lane_from(int32_t first, uint32_t step) {
+template <int LANES> DEVICE uint64_t attention_lane_from(int32_t first, uint32_t step) {
     return (uint64_t)(uint32_t)(first + warp_lane() / LANES) * step + 16 * (warp_lane() % LANES);
 }
-template <int LANES, int ROW> static __device__ __forceinline__ uint32_t attention_lane_to(void) {
+template <int LANES, int ROW> DEVICE uint32_t attention_lane_to(void) {
     const int piece = warp_lane() % LANES, sub = warp_lane() / LANES;
     return swizzle_row<ROW>(sub) + swizzle_piece(sub, piece);
 }
 
 /* attention_copy_keys, element by element. */
 template <class T, int ROWS, int ROW>
-static __device__ __forceinline__ void
-attention_copy_elements(uint32_t to, const char *from, const struct attention_copy_mode &mode,
-                        const int32_t (&key)[(ROWS + 31) / 32]) {
+DEVICE void attention_copy_elements(uint32_t to, const char *from,
+                                    const struct attention_copy_mode &mode,
+                                    const int32_t (&key)[(ROWS + 31) / 32]) {
     const int piece = warp_lane_here() % 8, sub = warp_lane_here() / 8;
 #pragma unroll 1
     for (int row = sub; row < ROWS; row += 4) {
@@ -127,9 +124,8 @@ attention_copy_elements(uint32_t to, const char *from, const struct attention_co
 /* Gathers rows of DIMS elements into a panel with rows ROW bytes apart, by one warp; complete after
  * cp_async_wait_all. */
 template <class T, int DIMS, int ROWS, int ROW>
-static __device__ __forceinline__ void attention_gather(uint32_t to, const char *from,
-                                                        const struct attention_copy_mode &mode,
-                                                        const int32_t (&key)[(ROWS + 31) / 32]) {
+DEVICE void attention_gather(uint32_t to, const char *from, const struct attention_copy_mode &mode,
+                             const int32_t (&key)[(ROWS + 31) / 32]) {
     if (mode.copied)
         attention_copy_keys<T, DIMS, ROWS, ROW>(to, from, mode, key);
     else
@@ -137,8 +133,7 @@ static __device__ __forceinline__ void attention_gather(uint32_t to, const char 
 }
 
 /* Rows 64 w ... 64 w + 63 of the tile that list key c of a granule with a band. */
-static __device__ __forceinline__ uint64_t attention_band(const struct granule_mask &mask,
-                                                          int32_t c, int w) {
+DEVICE uint64_t attention_band(const struct granule_mask &mask, int32_t c, int w) {
     const int64_t first = (int64_t)c - mask.u.band.hi - 64 * w;
     const int64_t last = (int64_t)c - mask.u.band.lo - 64 * w;
     if (first > last || first > 63 || last < 0)
@@ -162,8 +157,7 @@ template <int KEYS, int WORDS> struct attention_lists {
 
 /* Copies an item of the schedule to shared memory. */
 template <class params>
-static __device__ __forceinline__ void attention_fetch_job(struct granule_item &job,
-                                                           const params &p, int64_t item) {
+DEVICE void attention_fetch_job(struct granule_item &job, const params &p, int64_t item) {
     const int at = (int)threadIdx.x;
     if (at < (int)sizeof(struct granule_item) / 8)
         cp_async_8(shared_address(&job) + 8 * at,
@@ -177,8 +171,7 @@ struct attention_place {
     uint32_t granule;
 };
 
-static __device__ __forceinline__ const struct granule_item &
-attention_item(const struct attention_place &place) {
+DEVICE const struct granule_item &attention_item(const struct attention_place &place) {
     int job = place.job;
     asm volatile("" : "+r"(job)); /* looked up when it is needed: registers are short */
     return place.jobs[job & (ATTENTION_JOBS - 1)];
@@ -186,9 +179,8 @@ attention_item(const struct attention_place &place) {
 
 /* The key of a column of the step that begins with a granule of the item; any where there is none. */
 template <class params>
-static __device__ __forceinline__ int32_t attention_column(const params &p,
-                                                           const struct granule_item &item,
-                                                           uint32_t granule, int column) {
+DEVICE int32_t attention_column(const params &p, const struct granule_item &item, uint32_t granule,
+                                int column) {
     const int bits = p.granule_bits;
     const int32_t at = min((int32_t)granule + (column >> bits), item.count - 1);
     return __ldg(p.image.keys + item.first + at) + (column & ((1 << bits) - 1));
@@ -196,8 +188,8 @@ static __device__ __forceinline__ int32_t attention_column(const params &p,
 
 /* Prefetches an item's rows of Q to L2. */
 template <class T, int D, int THREADS>
-static __device__ __forceinline__ void attention_prefetch_q(const struct attention_params &p,
-                                                            const struct granule_item &item) {
+DEVICE void attention_prefetch_q(const struct attention_params &p,
+                                 const struct granule_item &item) {
     const int32_t bytes = p.d_qk * (int32_t)sizeof(T), rows = item.rows;
     const int64_t step = p.q.stride[2] * (int64_t)sizeof(T);
     const char *q = attention_head<T>(p.q, item.batch, item.head) + item.row * step;
@@ -212,9 +204,8 @@ static __device__ __forceinline__ void attention_prefetch_q(const struct attenti
 /* Copies the mask of a step's at-th granule, if it has one, to shared memory; granule: its number in the
  * item. */
 template <class step_lists, class params>
-static __device__ __forceinline__ void
-attention_fetch_mask(step_lists &lists, const params &p, int slot, const struct granule_item &item,
-                     uint32_t granule, uint32_t at) {
+DEVICE void attention_fetch_mask(step_lists &lists, const params &p, int slot,
+                                 const struct granule_item &item, uint32_t granule, uint32_t at) {
     if (granule >= (uint32_t)item.whole && granule < (uint32_t)item.count)
         cp_async_16_l2_128(shared_address(&lists.masks[slot][at]),
                            p.image.masks + item.mask + (granule - (uint32_t)item.whole), true);
@@ -223,11 +214,9 @@ attention_fetch_mask(step_lists &lists, const params &p, int slot, const struct 
 /* Key of place `row` in a masked step that begins with granule `begin`, or -1 where the place has none. With
  * `keep`, also writes the place's row mask, of `n_words` words, to the stage. */
 template <class step_lists, class params>
-static __device__ __forceinline__ int32_t attention_masked_key(step_lists &lists, const params &p,
-                                                               int slot,
-                                                               const struct granule_item &item,
-                                                               uint32_t begin, int row, int32_t key,
-                                                               bool keep, int n_words) {
+DEVICE int32_t attention_masked_key(step_lists &lists, const params &p, int slot,
+                                    const struct granule_item &item, uint32_t begin, int row,
+                                    int32_t key, bool keep, int n_words) {
     const int at = row >> p.granule_bits, offset = row & ((1 << p.granule_bits) - 1);
     uint64_t *const words = lists.words[slot][row];
     const bool whole = begin + (uint32_t)at < (uint32_t)item.whole;

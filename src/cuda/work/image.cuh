@@ -7,22 +7,21 @@
 
 /* Fetches a kernel's parameters before it waits, a word of each 64 bytes: constants looked up in turn each
  * come from L2. The words go to `memory`: unused loads are not made. */
-template <class params>
-static __device__ __forceinline__ void early_fetch(const params &p, void *memory) {
+template <class params> DEVICE void early_fetch(const params &p, void *memory) {
     const uint32_t *const words = reinterpret_cast<const uint32_t *>(&p);
     for (uint32_t i = threadIdx.x / 32; i < sizeof p / 64; i += blockDim.x / 32)
         static_cast<volatile uint32_t *>(memory)[i] = words[16 * i];
 }
 
 /* Eight bytes by a load that stays where it is written: with others, and not behind a branch. */
-static __device__ __forceinline__ uint64_t filled_load(const void *from) {
+DEVICE uint64_t filled_load(const void *from) {
     uint64_t x;
     asm volatile("ld.global.b64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
     return x;
 }
 
 /* An item, which may not be today's: it comes with the header. */
-static __device__ __forceinline__ struct work_item filled_first_item(const struct work_item *from) {
+DEVICE struct work_item filled_first_item(const struct work_item *from) {
     union {
         uint64_t words[sizeof(struct work_item) / 8];
         struct work_item item;
@@ -34,19 +33,18 @@ static __device__ __forceinline__ struct work_item filled_first_item(const struc
 }
 
 /* A count of the header, today's; 0 where this plan has not filled the image. */
-static __device__ __forceinline__ int64_t filled_count(const struct decode_params &p,
-                                                       const int64_t *of_header) {
+DEVICE int64_t filled_count(const struct decode_params &p, const int64_t *of_header) {
     const struct fill_header *const header = p.image.header;
     const uint64_t magic = filled_load(&header->magic), layout = filled_load(&header->layout),
                    count = filled_load(of_header);
     return magic == FILL_MAGIC && layout == p.image.layout ? (int64_t)count : 0;
 }
-static __device__ __forceinline__ int64_t filled_items(const struct decode_params &p) {
+DEVICE int64_t filled_items(const struct decode_params &p) {
     return filled_count(p, &p.image.header->items);
 }
 
 /* Whether no fill of an equal plan made the image. */
-static __device__ __forceinline__ bool filled_foreign(const struct decode_params &p) {
+DEVICE bool filled_foreign(const struct decode_params &p) {
     const struct fill_header *const header = p.image.header;
     return filled_load(&header->magic) != FILL_MAGIC ||
            filled_load(&header->layout) != p.image.layout;
@@ -54,8 +52,7 @@ static __device__ __forceinline__ bool filled_foreign(const struct decode_params
 
 /* Makes all of o and lse NaN, which a word of ones is in every type: what a run over a foreign image answers. A
  * CTA's threads 0 ... threads - 1 take part. Rows of o are whole 16-byte pieces. */
-static __device__ __forceinline__ void filled_store_nan(const struct decode_params &p, int thread,
-                                                        int threads) {
+DEVICE void filled_store_nan(const struct decode_params &p, int thread, int threads) {
     const struct attention_params &run = p.run;
     const int64_t size = p.o_f32 ? 4 : 2;
 #pragma unroll 1

@@ -2,21 +2,21 @@
 #ifndef TESSERA_CUDA_ITEM_CUH
 #define TESSERA_CUDA_ITEM_CUH
 
+#include "device/inline.cuh"
 #include "host/decode.h"
 #include "work/runs.h"
 
 /* Head of a tile's row among the packed ones, and its query: tile_rows is a power of two where heads are packed, and
  * in decode. */
-static __device__ __forceinline__ int32_t filled_row_head(const struct decode_params &p, int row) {
+DEVICE int32_t filled_row_head(const struct decode_params &p, int row) {
     return row >> (__ffs(p.run.tile_rows) - 1);
 }
-static __device__ __forceinline__ int32_t filled_row_query(const struct decode_params &p, int row) {
+DEVICE int32_t filled_row_query(const struct decode_params &p, int row) {
     return row & (p.run.tile_rows - 1);
 }
 
 /* First query of a tile of a list: fill_tile_query, in the numbers that kernels have. */
-static __device__ __forceinline__ int32_t filled_tile_query(const struct decode_params &p,
-                                                            int32_t tile) {
+DEVICE int32_t filled_tile_query(const struct decode_params &p, int32_t tile) {
     const int32_t row_tiles = (int32_t)p.image.row_tiles,
                   row = (int32_t)fill_quotient((uint32_t)tile, (uint32_t)row_tiles);
     return (int32_t)fill_least(p.run.n_q, row * p.image.block_q +
@@ -31,8 +31,7 @@ struct filled_tile {
     int32_t first;     /* key position of query 0 */
 };
 
-static __device__ __forceinline__ struct filled_tile filled_tile_of(const struct decode_params &p,
-                                                                    const struct work_item &w) {
+DEVICE struct filled_tile filled_tile_of(const struct decode_params &p, const struct work_item &w) {
     const struct attention_params &run = p.run;
     const int32_t first = w.batch_head * run.tile_heads;
     const int32_t heads = (int32_t)p.image.heads; /* heads of a batch, with lists of their own */

@@ -18,17 +18,15 @@ struct attention_slot {
     float *o, *m, *l;
 };
 
-static __device__ __forceinline__ struct attention_slot
-attention_slot_of(const struct attention_params &p, int64_t slot) {
+DEVICE struct attention_slot attention_slot_of(const struct attention_params &p, int64_t slot) {
     float *at = p.slots + slot * p.slot_floats;
     float *m = at + (int64_t)p.tile_rows * p.slot_dims;
     return {at, m, m + p.tile_rows};
 }
 
 /* Stores the lse of row `row` of head (b, h) from the row's maximum m and sum l, both base 2. */
-static __device__ __forceinline__ void attention_store_lse(const struct attention_params &p,
-                                                           int32_t b, int32_t h, int32_t row,
-                                                           float m, float l) {
+DEVICE void attention_store_lse(const struct attention_params &p, int32_t b, int32_t h, int32_t row,
+                                float m, float l) {
     if (p.lse.data)
         static_cast<float *>(
             p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + row * p.lse.stride[2]] =

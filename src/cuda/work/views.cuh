@@ -6,18 +6,14 @@
 #include "host/forward.h"
 
 /* First element of head (b, h) of a tensor. */
-template <class T>
-static __device__ __forceinline__ char *attention_head(const struct rows_view &view, int32_t b,
-                                                       int32_t h) {
+template <class T> DEVICE char *attention_head(const struct rows_view &view, int32_t b, int32_t h) {
     return reinterpret_cast<char *>(static_cast<T *>(view.data) + b * view.stride[0] +
                                     h * view.stride[1]);
 }
 
 /* Up to 16 bytes of a row, loaded element by element and multiplied by `scale`; zeros past
  * `bytes`. */
-template <class T>
-static __device__ __forceinline__ uint4 attention_load_16(const char *from, int32_t bytes,
-                                                          float scale) {
+template <class T> DEVICE uint4 attention_load_16(const char *from, int32_t bytes, float scale) {
     union {
         T x[16 / sizeof(T)];
         uint4 all;

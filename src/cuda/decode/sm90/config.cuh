@@ -89,48 +89,45 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static_assert(DIMS_O == 2 * DECODE_SCALE_DIMS, "each WGMMA of O has dims of one scale");
 
     /* Group of 16 rows of a warp; in warpgroups 2 and 3, its half of O's dims. */
-    static __device__ __forceinline__ int group(int warp) {
+    DEVICE int group(int warp) {
         return warp % 4;
     }
-    static __device__ __forceinline__ int column(int warp) {
+    DEVICE int column(int warp) {
         return warp / 4 - 2;
     }
 };
 
 /* Steps of an item, a multiple of SPAN: places behind its keys are empty. */
-template <class shape>
-static __device__ __forceinline__ int32_t decode_sm90_steps(const struct decode_item &item) {
+template <class shape> DEVICE int32_t decode_sm90_steps(const struct decode_item &item) {
     constexpr int KEYS = shape::SPAN * shape::KEYS;
     const uint32_t keys = item.end - item.begin;
     return shape::SPAN * sm90_uniform(keys > 0 ? (int)((keys + KEYS - 1) / KEYS) : 1);
 }
 
 /* Offset of a step's rows, in bytes from the first ones on. */
-template <class shape> static __device__ __forceinline__ uint32_t decode_sm90_rows(uint32_t step) {
+template <class shape> DEVICE uint32_t decode_sm90_rows(uint32_t step) {
     const uint32_t stage = step % shape::STAGES;
     return stage / shape::SPAN * shape::STEPS + stage % shape::SPAN * (shape::KEYS * 128);
 }
 
 /* The scales of a step's keys. */
-template <class shape> static __device__ __forceinline__ int decode_sm90_scales_at(uint32_t step) {
+template <class shape> DEVICE int decode_sm90_scales_at(uint32_t step) {
     return shape::SCALES + (int)(step % shape::STAGES) * shape::KEYS * shape::SCALES_KEY * 4;
 }
 
 /* Place of 16 bytes of P, of 64 in a row. */
-template <class shape>
-static __device__ __forceinline__ uint32_t decode_sm90_p_at(int row, int piece) {
+template <class shape> DEVICE uint32_t decode_sm90_p_at(int row, int piece) {
     return shape::P + swizzle_row<shape::P_ROW>(row) + swizzle_piece(row, piece);
 }
 
 /* Arrives for a warp, after what its lanes did. */
-static __device__ __forceinline__ void decode_sm90_arrive(uint32_t barrier) {
+DEVICE void decode_sm90_arrive(uint32_t barrier) {
     __syncwarp();
     if (warp_lane() == 0)
         barrier_arrive(barrier);
 }
 
-template <class shape>
-static __device__ __forceinline__ void decode_sm90_barriers(uint32_t shared) {
+template <class shape> DEVICE void decode_sm90_barriers(uint32_t shared) {
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_init(shared + shape::K_FULL + 8 * i, shape::FILLERS);
         barrier_init(shared + shape::K_EMPTY + 8 * i, shape::V_IN_K ? 8 : 4);

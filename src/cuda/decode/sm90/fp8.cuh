@@ -14,9 +14,8 @@
 
 /* Copies 16 bytes of each panel of a row: of codes, then of the second view. */
 template <class shape, int... S>
-static __device__ __forceinline__ void
-decode_sm90_copy_fp8_row(uint32_t to, const char *codes, const char *rest, int32_t bytes, bool is,
-                         std::integer_sequence<int, S...>) {
+DEVICE void decode_sm90_copy_fp8_row(uint32_t to, const char *codes, const char *rest,
+                                     int32_t bytes, bool is, std::integer_sequence<int, S...>) {
     constexpr int HALF = shape::V_PANELS / 2; /* panels of codes */
     (cp_async_16_l2_128_at<(HALF + S) * shape::PANEL, S * 128>(to, codes, is), ...);
     cp_async_16_l2_128_at<2 * HALF * shape::PANEL, 0>(to, rest,
@@ -25,9 +24,9 @@ decode_sm90_copy_fp8_row(uint32_t to, const char *codes, const char *rest, int32
 
 /* Copies a warp's rows of a step, and their scales. Lane from + i holds place i. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p,
-                     const struct decode_item &item, const struct decode_place &place, int from) {
+DEVICE void decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p,
+                                 const struct decode_item &item, const struct decode_place &place,
+                                 int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     const int begin = (int)threadIdx.x / 32 * shape::ROWS_WARP; /* first of this warp's rows */
     const char *const first = filled_head_rows_here(p.k.rows, item);
@@ -44,8 +43,8 @@ decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p
     const int key = warp_lane() - from;
     if (key < 0 || key >= shape::ROWS_WARP)
         return;
-    const char *const of = filled_head_rows_here(p.k.scale, item);
-    const char *const at = filled_row_at(of, p.k.scale, p.shift, place.row);
+    const char *const base = filled_head_rows_here(p.k.scale, item);
+    const char *const at = filled_row_at(base, p.k.scale, p.shift, place.row);
 #pragma unroll 1
     for (int g = 0; g < p.k.scales; g++)
         cp_async_4(scales + (uint32_t)(4 * (g * shape::KEYS + begin + key)), at + 4 * g,
@@ -54,7 +53,7 @@ decode_sm90_copy_fp8(uint32_t to, uint32_t scales, const struct decode_params &p
 
 /* Widens a warp's rows of a step, whose copies are complete. */
 template <class shape, __nv_fp8_interpretation_t KIND>
-static __device__ __forceinline__ void decode_sm90_widen(uint32_t panel) {
+DEVICE void decode_sm90_widen(uint32_t panel) {
     using T = typename shape::T;
     constexpr int HALF = shape::V_PANELS / 2, BATCH = 2; /* panels of codes; read at a time */
     const int piece = warp_lane() % 8;
@@ -74,9 +73,9 @@ static __device__ __forceinline__ void decode_sm90_widen(uint32_t panel) {
 #pragma unroll
             for (int k = first; k < first + BATCH; k++) {
                 const uint32_t at = to + (uint32_t)(2 * k * shape::PANEL);
-                const uint4 of = x[k - first];
-                shared_store_16(at, decode_widen_eight<T, KIND>(of.x, of.y));
-                shared_store_16(at ^ 16, decode_widen_eight<T, KIND>(of.z, of.w));
+                const uint4 words = x[k - first];
+                shared_store_16(at, decode_widen_eight<T, KIND>(words.x, words.y));
+                shared_store_16(at ^ 16, decode_widen_eight<T, KIND>(words.z, words.w));
             }
         }
     }
@@ -84,8 +83,7 @@ static __device__ __forceinline__ void decode_sm90_widen(uint32_t panel) {
 
 /* Widens the rows, and hands them on. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_land(uint32_t shared, const struct decode_params &p, uint32_t step) {
+DEVICE void decode_sm90_land(uint32_t shared, const struct decode_params &p, uint32_t step) {
     const uint32_t full = ring_barrier<shape::STAGES>(shared + shape::K_FULL, step);
     const uint32_t panel =
         shared + decode_sm90_rows<shape>(step) + threadIdx.x / 32 * (shape::ROWS_WARP * 128);

@@ -8,8 +8,7 @@
 
 /* Place of the i-th item that is taken. Without split tiles, heads packed in several tiles come one after
  * another: their rows are then in L2. */
-static __device__ __forceinline__ int decode_sm90_order(const struct decode_params &p, int i,
-                                                        int64_t items) {
+DEVICE int decode_sm90_order(const struct decode_params &p, int i, int64_t items) {
     if (items != p.image.units)
         return i;
     const int tile = (int)((uint32_t)i / (uint32_t)p.packs);
@@ -52,19 +51,19 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     const int role = sm90_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<shape::PRODUCER>();
-        each([&](const struct work_item &of, int, uint32_t &step) {
-            decode_sm90_produce<shape>(memory, shared, p, of, step);
+        each([&](const struct work_item &item, int, uint32_t &step) {
+            decode_sm90_produce<shape>(memory, shared, p, item, step);
         });
     } else if (role == 1) {
         registers_release<shape::SCORES>();
-        each([&](const struct work_item &of, int, uint32_t &step) {
-            decode_sm90_score<shape, MODIFIED>(memory, shared, p, of, step);
+        each([&](const struct work_item &item, int, uint32_t &step) {
+            decode_sm90_score<shape, MODIFIED>(memory, shared, p, item, step);
         });
     } else {
         registers_claim<shape::OUTPUTS>();
-        each([&](const struct work_item &of, int i, uint32_t &step) {
+        each([&](const struct work_item &item, int i, uint32_t &step) {
             decode_sm90_output<shape>(
-                memory, shared, p, of,
+                memory, shared, p, item,
                 [&] { return p.image.items[decode_sm90_order(p, i, items)]; }, step);
         });
     }

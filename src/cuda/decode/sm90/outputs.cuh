@@ -11,8 +11,7 @@ template <class shape> struct decode_sm90_p {
 };
 
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_load_p(struct decode_sm90_p<shape> &p,
-                                                          uint32_t shared) {
+DEVICE void decode_sm90_load_p(struct decode_sm90_p<shape> &p, uint32_t shared) {
     const int lane = warp_lane(), row = 16 * decode_group<shape>() + lane % 16;
 #pragma unroll
     for (int i = 0; i < shape::P_KEYS / 16; i++)
@@ -22,9 +21,8 @@ static __device__ __forceinline__ void decode_sm90_load_p(struct decode_sm90_p<s
 
 /* scales: of the 16 keys, n groups; n = 0: none. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_load_weights(struct decode_sm90_p<shape> &p,
-                                                                uint32_t shared, uint32_t scales,
-                                                                int32_t n) {
+DEVICE void decode_sm90_load_weights(struct decode_sm90_p<shape> &p, uint32_t shared,
+                                     uint32_t scales, int32_t n) {
     const int lane = warp_lane_here(), row = 16 * decode_group<shape>() + lane / 4;
     const auto load = [](uint32_t at) { return __uint_as_float(shared_load_4(at)); };
 #pragma unroll
@@ -33,14 +31,14 @@ static __device__ __forceinline__ void decode_sm90_load_weights(struct decode_sm
 #pragma unroll
         for (int j = 0; j < 2; j++) { /* keys 2t, 2t + 1, of the first eight and the next */
             const uint32_t by = scales + 4 * (uint32_t)(group * shape::KEYS + j * 8 + lane % 4 * 2);
-            const float of[2] = {n ? load(by) : 1, n ? load(by + 4) : 1};
+            const float by_row[2] = {n ? load(by) : 1, n ? load(by + 4) : 1};
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 const uint32_t at = shared +
                                     decode_sm90_p_at<shape>(row + 8 * r, 2 * j + lane % 4 / 2) +
                                     (uint32_t)(lane % 2 * 8);
                 p.a[shape::STORED ? half : 0][2 * j + r] =
-                    mma_pack(load(at) * of[0], load(at + 4) * of[1], typename shape::T());
+                    mma_pack(load(at) * by_row[0], load(at + 4) * by_row[1], typename shape::T());
             }
         }
     }
@@ -48,9 +46,8 @@ static __device__ __forceinline__ void decode_sm90_load_weights(struct decode_sm
 
 /* Adds P V of the keys handed, `first`: of an item. v: the first of these. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_pv(float (&o)[shape::DIMS_O / 2],
-                                                      struct decode_sm90_p<shape> &p, uint32_t v,
-                                                      bool first) {
+DEVICE void decode_sm90_pv(float (&o)[shape::DIMS_O / 2], struct decode_sm90_p<shape> &p,
+                           uint32_t v, bool first) {
     constexpr int N = shape::DIMS_O / 4; /* floats of a thread, of half the dims */
     const uint64_t of_v = wgmma_mn_major(
         v + (uint32_t)(decode_column<shape>() * (shape::V_PANELS / 2) * shape::PANEL),
@@ -74,8 +71,7 @@ static __device__ __forceinline__ void decode_sm90_pv(float (&o)[shape::DIMS_O /
 
 /* Multiplies O by the factors handed on, where a maximum of this warp's rows has moved. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_follow(float (&o)[shape::DIMS_O / 2],
-                                                          uint32_t shared) {
+DEVICE void decode_sm90_follow(float (&o)[shape::DIMS_O / 2], uint32_t shared) {
     const int group = decode_group<shape>();
     const uint32_t at = shared + shape::FACTORS + 4 * (16 * group + warp_lane_here() / 4);
     if (!shared_load_4(shared + shape::MOVED + 4 * group))
@@ -88,9 +84,8 @@ static __device__ __forceinline__ void decode_sm90_follow(float (&o)[shape::DIMS
 /* O of an item of `steps` steps; `step` counts those of all items. The last P is not given back: sums are
  * to be read. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct decode_params &p,
-                int32_t steps, uint32_t &step) {
+DEVICE void decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared,
+                            const struct decode_params &p, int32_t steps, uint32_t &step) {
     const uint32_t first = step, end = step + (uint32_t)steps;
 #pragma unroll 1
     for (; step != end; step++) {
@@ -122,9 +117,8 @@ decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared, const struct dec
 
 /* An item, from its first P to its end. Its destination is looked up again afterwards: registers are short. */
 template <class shape, class looks_up>
-static __device__ __forceinline__ void
-decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,
-                   const struct work_item &w, const looks_up &again, uint32_t &step) {
+DEVICE void decode_sm90_output(const char *memory, uint32_t shared, const struct decode_params &p,
+                               const struct work_item &w, const looks_up &again, uint32_t &step) {
     struct attention_state<typename shape::T, shape::DIMS_O, 16> state;
     decode_sm90_add<shape>(reinterpret_cast<float(&)[shape::DIMS_O / 2]>(state.o), shared, p,
                            decode_sm90_steps<shape>(decode_item_of(p, w)), step);

@@ -8,7 +8,7 @@
 
 /* Has `full` wait for this thread's copies; its warp arrives once more for the places. WGMMA sees copied bytes after a
  * proxy fence of who waits. */
-static __device__ __forceinline__ void decode_sm90_commit(uint32_t full) {
+DEVICE void decode_sm90_commit(uint32_t full) {
     barrier_arrive_cp_async(full);
     decode_sm90_arrive(full);
 }
@@ -16,14 +16,13 @@ static __device__ __forceinline__ void decode_sm90_commit(uint32_t full) {
 /* Copies 16 bytes of each panel of a row: the first ones of `first` panels from `row`, up to `all` from `on`, then
  * zeros. Unrolled by S. */
 template <class shape, int... S>
-static __device__ __forceinline__ void decode_sm90_copy_row(uint32_t to, const char *row, int first,
-                                                            const char *on, int all,
-                                                            std::integer_sequence<int, S...>) {
+DEVICE void decode_sm90_copy_row(uint32_t to, const char *row, int first, const char *on, int all,
+                                 std::integer_sequence<int, S...>) {
     (cp_async_16_l2_128_at<S * shape::PANEL, S * 128>(to, S < first ? row : on, S < all), ...);
 }
 
 /* Panels of a row that have `bytes` at this lane's 16 bytes. */
-static __device__ __forceinline__ int decode_sm90_panels(int32_t bytes) {
+DEVICE int decode_sm90_panels(int32_t bytes) {
     return (bytes + 112 - 16 * (warp_lane() % 8)) / 128;
 }
 
@@ -31,20 +30,20 @@ static __device__ __forceinline__ int decode_sm90_panels(int32_t bytes) {
  * from + i holds where row i lies in its tensor, -1: nowhere. Zeros there, and past a row's end. Rows
  * go on in a second view, from the address `rest` on. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct decode_stored &of,
-                 int32_t shift, int32_t places, int from) {
+DEVICE void decode_sm90_copy(uint32_t to, const char *first, const char *rest,
+                             const struct decode_stored &stored, int32_t shift, int32_t places,
+                             int from) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
-    const int own = decode_sm90_panels(of.rows.size);
-    const int all = decode_sm90_panels(of.rows.size + of.rest.size);
+    const int own = decode_sm90_panels(stored.rows.size);
+    const int all = decode_sm90_panels(stored.rows.size + stored.rest.size);
     to += threadIdx.x / 32 * shape::ROWS_WARP * 128;
 #pragma unroll
     for (int i = 0; i < shape::ROWS_WARP; i += 4) {
         const int32_t place = __shfl_sync(WARP_ALL, places, from + i + sub);
         decode_sm90_copy_row<shape>(
             to + (uint32_t)((i + sub) * 128) + swizzle_piece(i + sub, piece),
-            filled_row_at(first, of.rows, shift, place) + 16 * piece, own,
-            filled_row_at(rest - of.rows.size, of.rest, shift, place) + 16 * piece,
+            filled_row_at(first, stored.rows, shift, place) + 16 * piece, own,
+            filled_row_at(rest - stored.rows.size, stored.rest, shift, place) + 16 * piece,
             place < 0 ? 0 : all, std::make_integer_sequence<int, PANELS>());
     }
 }
@@ -52,9 +51,8 @@ decode_sm90_copy(uint32_t to, const char *first, const char *rest, const struct 
 /* Hands this warp's places of a step to warpgroup 1, and whether some row of a tile does not list some of
  * them. Lane from + i holds place i. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_hand_places(char *memory, uint32_t stage,
-                                                               const struct decode_place &place,
-                                                               int from, bool bits) {
+DEVICE void decode_sm90_hand_places(char *memory, uint32_t stage, const struct decode_place &place,
+                                    int from, bool bits) {
     const int warp = (int)threadIdx.x / 32, i = warp_lane() - from;
     const bool mine = i >= 0 && i < shape::ROWS_WARP;
     struct decode_place *const places =
@@ -70,9 +68,8 @@ static __device__ __forceinline__ void decode_sm90_hand_places(char *memory, uin
 /* The rows of an item; `step` counts those of all items. A warp looks up its places of BATCH steps at a
  * time, a lane each, while the rows of the BATCH before are copied. Rows of 8 bits land a step later. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
-                    const struct work_item &w, uint32_t &step) {
+DEVICE void decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
+                                const struct work_item &w, uint32_t &step) {
     constexpr int BATCH = 32 / shape::ROWS_WARP;
     const struct decode_item item = decode_item_of(p, w);
     const struct decode_list list = decode_list_of(p, decode_ends_of(p, item.T));

@@ -10,8 +10,8 @@ enum { DECODE_SM90_SCORES = 1 };
 
 /* Copies the tile's rows of Q, times p.run.q_scale, a power of two: 16 bytes by a thread. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct decode_item &item) {
+DEVICE void decode_sm90_copy_q(uint32_t to, const struct decode_params &p,
+                               const struct decode_item &item) {
     using T = typename shape::T;
     const int piece = (int)threadIdx.x % 8;
     const int32_t rows = p.run.tile_rows * p.run.tile_heads;
@@ -44,8 +44,7 @@ decode_sm90_copy_q(uint32_t to, const struct decode_params &p, const struct deco
 
 /* S [64, N] (+)= Q [64, 64 PANELS] K [N, 64 PANELS]^T of SPAN steps, from these panels on. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::SPAN * shape::KEYS / 2],
-                                                      uint32_t q, uint32_t k) {
+DEVICE void decode_sm90_qk(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k) {
     /* Found anew in each step: else registers would keep the descriptors of all WGMMAs. */
     const uint64_t of_q = wgmma_k_major((uint32_t)sm90_uniform((int)q));
     const uint64_t of_k = wgmma_k_major((uint32_t)sm90_uniform((int)k));
@@ -64,9 +63,8 @@ static __device__ __forceinline__ void decode_sm90_qk(float (&s)[shape::SPAN * s
 
 /* Scores of keys with scales, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have none. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,
-                      const float *scales, const struct decode_stored &of) {
+DEVICE void decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,
+                                  const float *scales, const struct decode_stored &stored) {
     constexpr int N = shape::SPAN * shape::KEYS / 2, PANELS = DECODE_SCALE_DIMS / 64;
     constexpr int GROUPS = shape::K_PANELS / PANELS;
     scales += warp_lane() % 4 * 2;
@@ -80,11 +78,11 @@ decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uin
             decode_sm90_qk<shape, PANELS>(part, q, k);
         else
             decode_sm90_qk<shape, shape::K_PANELS % PANELS>(part, q, k);
-        const float *const at = scales + min(g, of.scales - 1) * shape::KEYS;
+        const float *const at = scales + min(g, stored.scales - 1) * shape::KEYS;
 #pragma unroll
         for (int j = 0; j < N / 4; j++) {
             float2 by = {1, 1};
-            if (g < of.scaled) /* 8 keys of a step: [SCALES_KEY][KEYS] */
+            if (g < stored.scaled) /* 8 keys of a step: [SCALES_KEY][KEYS] */
                 by = *reinterpret_cast<const float2 *>(
                     at + 8 * j / shape::KEYS * (shape::SCALES_KEY * shape::KEYS) +
                     8 * j % shape::KEYS);
@@ -97,8 +95,8 @@ decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uin
 
 /* P of P_KEYS keys, rounded, or in f32. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_store_p(char *memory, uint32_t shared,
-                                                           const float (&s)[shape::P_KEYS / 2]) {
+DEVICE void decode_sm90_store_p(char *memory, uint32_t shared,
+                                const float (&s)[shape::P_KEYS / 2]) {
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4;
     if (shape::STORED) {
         const int row = 16 * warp + lane / 4;
@@ -120,8 +118,7 @@ static __device__ __forceinline__ void decode_sm90_store_p(char *memory, uint32_
 
 /* Hands factors to the warpgroups of O where maxima moved. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_hand_factors(char *memory, bool moved,
-                                                                const float (&factor)[2]) {
+DEVICE void decode_sm90_hand_factors(char *memory, bool moved, const float (&factor)[2]) {
     const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4, row = 16 * warp + lane / 4;
     if (lane == 0)
         reinterpret_cast<int32_t *>(memory + shape::MOVED)[warp] = moved;
@@ -133,8 +130,7 @@ static __device__ __forceinline__ void decode_sm90_hand_factors(char *memory, bo
 
 /* Hand-over of maxima and sums after an item's last step. */
 template <class shape>
-static __device__ __forceinline__ void decode_sm90_hand_sums(char *memory,
-                                                             const struct sm90_state &state) {
+DEVICE void decode_sm90_hand_sums(char *memory, const struct sm90_state &state) {
     const int lane = warp_lane(), row = (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -154,9 +150,8 @@ struct decode_sm90_scoring {
 
 /* S of SPAN steps, whose keys are waited for. */
 template <class shape>
-static __device__ __forceinline__ void
-decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memory, uint32_t shared,
-                     const struct decode_params &p, uint32_t step) {
+DEVICE void decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memory,
+                                 uint32_t shared, const struct decode_params &p, uint32_t step) {
     const uint32_t q = shared + shape::Q, k = shared + decode_sm90_rows<shape>(step);
 #pragma unroll
     for (int i = 0; i < shape::SPAN; i++)
@@ -173,10 +168,9 @@ decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memo
 
 /* From S of a step to P, handed on. */
 template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void
-decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
-                  const struct decode_params &p, struct decode_sm90_scoring &by, uint32_t step,
-                  bool last) {
+DEVICE void decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
+                              const struct decode_params &p, struct decode_sm90_scoring &by,
+                              uint32_t step, bool last) {
     constexpr int FLOATS = shape::P_KEYS / 2; /* floats of a thread in a slice */
     const uint32_t stage = step % shape::STAGES;
     const struct decode_place *const places =
@@ -217,9 +211,8 @@ decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
 
 /* The scores of an item; `step` counts steps of all items. */
 template <class shape, bool MODIFIED>
-static __device__ __forceinline__ void
-decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
-                  const struct work_item &w, uint32_t &step) {
+DEVICE void decode_sm90_score(char *memory, uint32_t shared, const struct decode_params &p,
+                              const struct work_item &w, uint32_t &step) {
     constexpr int N = shape::KEYS / 2; /* scores of a thread, of a step */
     struct decode_sm90_scoring by;
     by.item = decode_item_of(p, w);

@@ -9,10 +9,10 @@
 #include "device/warp.cuh"
 
 /* Lag of this tile's maxima (device/softmax.cuh). */
-static __device__ __forceinline__ constexpr float sm90_lag(__nv_bfloat16) {
+DEVICE constexpr float sm90_lag(__nv_bfloat16) {
     return 7.0f;
 }
-static __device__ __forceinline__ constexpr float sm90_lag(__half) {
+DEVICE constexpr float sm90_lag(__half) {
     return 1.0f;
 }
 
@@ -24,7 +24,7 @@ struct sm90_state {
 };
 
 /* State before the first key. */
-static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
+DEVICE void sm90_clear(struct sm90_state &state) {
     state.m[0] = state.m[1] = -INFINITY;
     state.base[0] = state.base[1] = 0;
     state.l[0] = state.l[1] = 0;
@@ -32,11 +32,11 @@ static __device__ __forceinline__ void sm90_clear(struct sm90_state &state) {
 }
 
 /* The largest x of the four lanes that share a row; NaN is ignored. */
-static __device__ __forceinline__ float quad_max(float x) {
+DEVICE float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 1));
     return fmaxf(x, __shfl_xor_sync(WARP_ALL, x, 2));
 }
-static __device__ __forceinline__ float quad_sum(float x) {
+DEVICE float quad_sum(float x) {
     x += __shfl_xor_sync(WARP_ALL, x, 1);
     return x + __shfl_xor_sync(WARP_ALL, x, 2);
 }
@@ -44,8 +44,7 @@ static __device__ __forceinline__ float quad_sum(float x) {
 /* Moves maxima to `top` where they lag behind; factor is what earlier sums must be multiplied
  * by. */
 template <class T>
-static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state, float (&factor)[2],
-                                                       const float (&top)[2]) {
+DEVICE void sm90_update_max(struct sm90_state &state, float (&factor)[2], const float (&top)[2]) {
     bool far = false;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -64,8 +63,7 @@ static __device__ __forceinline__ void sm90_update_max(struct sm90_state &state,
 /* S to P in f32; maxima and sums follow. Answers whether a maximum of the warp moved: only then is
  * `factor` set, and earlier sums must be multiplied by it. */
 template <class T, int N>
-static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_state &state,
-                                                    float (&factor)[2], float scale) {
+DEVICE bool sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale) {
     float top[2], base[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -120,16 +118,14 @@ static __device__ __forceinline__ bool sm90_softmax(float (&s)[N], struct sm90_s
 }
 
 /* Rounds P to the storage type, in pairs: the A operand of P V. */
-template <class T, int N>
-static __device__ __forceinline__ void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N]) {
+template <class T, int N> DEVICE void sm90_round(uint32_t (&probs)[N / 2], const float (&s)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         probs[i] = mma_pack(s[2 * i], s[2 * i + 1], T());
 }
 
 /* Rescales O after a maximum moved. */
-template <int N>
-static __device__ __forceinline__ void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
+template <int N> DEVICE void sm90_rescale(float (&o)[N], const float (&factor)[2]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         o[i] *= factor[i / 2 % 2];

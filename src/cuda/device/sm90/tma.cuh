@@ -12,13 +12,13 @@
 
 /* x, declared warp-uniform, so that the compiler may keep it and what follows from it in uniform
  * registers. Values loaded from memory otherwise count as one for each lane. */
-static __device__ __forceinline__ int sm90_uniform(int x) {
+DEVICE int sm90_uniform(int x) {
     return __shfl_sync(WARP_ALL, x, 0);
 }
 
 /* The thread's number in its warpgroup, read again at each call: where registers are scarce, none
  * holds it. */
-static __device__ __forceinline__ int sm90_thread_here(void) {
+DEVICE int sm90_thread_here(void) {
     uint32_t thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return (int)(thread % 128);
@@ -26,29 +26,29 @@ static __device__ __forceinline__ int sm90_thread_here(void) {
 
 /* ---- mbarriers: a phase ends when all arrivals and all expected bytes are there ---- */
 
-static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t arrivals) {
+DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
                  : "memory");
 }
 /* Called by the thread that initialised the barriers, after the last. A block barrier then makes
  * them visible to the other threads. */
-static __device__ __forceinline__ void barrier_init_fence(void) {
+DEVICE void barrier_init_fence(void) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-static __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+DEVICE void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* Arrives, and adds `bytes` to the transaction bytes that the phase waits for. */
-static __device__ __forceinline__ void barrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+DEVICE void barrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
 /* Arrives once all cp.async of this thread so far are complete. */
-static __device__ __forceinline__ void barrier_arrive_cp_async(uint32_t barrier) {
+DEVICE void barrier_arrive_cp_async(uint32_t barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 /* Waits until the phase of this parity has ended. On a new barrier, parity 1 counts as ended. */
-static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred ended;\n"
                  "try:\n"
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
                  : "memory");
 }
 /* Whether the phase of this parity has ended, without waiting. */
-static __device__ __forceinline__ bool barrier_test_wait(uint32_t barrier, uint32_t parity) {
+DEVICE bool barrier_test_wait(uint32_t barrier, uint32_t parity) {
     int ended;
     asm volatile("{\n"
                  ".reg .pred ended;\n"
@@ -75,41 +75,39 @@ static __device__ __forceinline__ bool barrier_test_wait(uint32_t barrier, uint3
 /* ---- rings of stages, each with an mbarrier ---- */
 
 /* Stage and phase parity of the index-th use of a ring. */
-template <int STAGES> static __device__ __forceinline__ uint32_t ring_stage(uint32_t index) {
+template <int STAGES> DEVICE uint32_t ring_stage(uint32_t index) {
     return index % STAGES;
 }
-template <int STAGES> static __device__ __forceinline__ uint32_t ring_parity(uint32_t index) {
+template <int STAGES> DEVICE uint32_t ring_parity(uint32_t index) {
     return index / STAGES & 1;
 }
 /* The mbarrier of that stage, among those that begin at `first`. */
-template <int STAGES>
-static __device__ __forceinline__ uint32_t ring_barrier(uint32_t first, uint32_t index) {
+template <int STAGES> DEVICE uint32_t ring_barrier(uint32_t first, uint32_t index) {
     return first + 8 * ring_stage<STAGES>(index);
 }
 
 /* ---- mbarriers and shared memory of another CTA of the cluster ---- */
 
 /* The address, in CTA `rank`, of what stands at `at` in this CTA. */
-static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, int rank) {
-    uint32_t there;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-    return there;
+DEVICE uint32_t cluster_address(uint32_t at, int rank) {
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at), "r"(rank));
+    return remote;
 }
 /* Arrives at a barrier of another CTA after reads. Nothing that was written has to become visible
  * there. */
-static __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier) {
+DEVICE void barrier_arrive_remote(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /* Stores four floats to another CTA, and counts the bytes for `barrier` in that CTA. */
-static __device__ __forceinline__ void store_remote(uint32_t to, const float4 &x,
-                                                    uint32_t barrier) {
+DEVICE void store_remote(uint32_t to, const float4 &x, uint32_t barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
                  "{%1, %2, %3, %4}, [%5];" ::"r"(to),
                  "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
                  : "memory");
 }
 /* barrier_wait with cluster scope: for data that other CTAs wrote. */
-static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+DEVICE void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred ended;\n"
                  "try:\n"
@@ -124,16 +122,16 @@ static __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, ui
 
 /* Generic-to-async proxy fence: what this thread wrote by ordinary stores, or saw written, becomes
  * visible to WGMMA and TMA. */
-static __device__ __forceinline__ void proxy_fence(void) {
+DEVICE void proxy_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* ---- setmaxnreg: by a whole warpgroup, first thing in its role ---- */
 
-template <int REGISTERS> static __device__ __forceinline__ void registers_release(void) {
+template <int REGISTERS> DEVICE void registers_release(void) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-template <int REGISTERS> static __device__ __forceinline__ void registers_claim(void) {
+template <int REGISTERS> DEVICE void registers_claim(void) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
@@ -143,14 +141,13 @@ template <int REGISTERS> static __device__ __forceinline__ void registers_claim(
 #define TMA_EVICT_FIRST 0x12f0000000000000ull
 #define TMA_EVICT_LAST 0x14f0000000000000ull
 
-static __device__ __forceinline__ void tma_prefetch_map(const CUtensorMap *map) {
+DEVICE void tma_prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* Loads the tile at column `d` and row `n` of head (b, h). Elements past the tensor's ends are
  * zeros. */
-static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map,
-                                                uint32_t barrier, int d, int n, int h, int b,
-                                                uint64_t policy) {
+DEVICE void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int d, int n, int h,
+                     int b, uint64_t policy) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(d), "r"(n), "r"(h), "r"(b), "l"(policy)
@@ -158,8 +155,7 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
 }
 /* Stores a tile from shared memory, as part of a bulk group. Elements past the tensor's ends are
  * left out. */
-static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_t from, int d,
-                                                 int n, int h, int b) {
+DEVICE void tma_store(const CUtensorMap *map, uint32_t from, int d, int n, int h, int b) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], "
                  "[%1];" ::"l"(map),
                  "r"(from), "r"(d), "r"(n), "r"(h), "r"(b)
@@ -169,12 +165,12 @@ static __device__ __forceinline__ void tma_store(const CUtensorMap *map, uint32_
 /* ---- bulk groups: TMA stores in flight ---- */
 
 /* Commits this thread's stores as a group, which may be empty. */
-static __device__ __forceinline__ void bulk_store_commit(void) {
+DEVICE void bulk_store_commit(void) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 /* Waits until shared memory has been read by all but the PENDING last committed groups of this
  * thread. */
-template <int PENDING> static __device__ __forceinline__ void bulk_store_wait(void) {
+template <int PENDING> DEVICE void bulk_store_wait(void) {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 

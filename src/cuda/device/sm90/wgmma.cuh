@@ -14,29 +14,31 @@
 #ifndef TESSERA_CUDA_SM90_WGMMA_CUH
 #define TESSERA_CUDA_SM90_WGMMA_CUH
 
+#include "device/inline.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
-static __device__ __forceinline__ void wgmma_fence(void) {
+DEVICE void wgmma_fence(void) {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 /* Commits the WGMMAs so far as a group. */
-static __device__ __forceinline__ void wgmma_commit(void) {
+DEVICE void wgmma_commit(void) {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 /* Waits until at most the PENDING last groups are incomplete. */
-template <int PENDING> static __device__ __forceinline__ void wgmma_wait(void) {
+template <int PENDING> DEVICE void wgmma_wait(void) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
 /* Compiler fence: no use of these registers moves across it. */
-template <int N> static __device__ __forceinline__ void wgmma_fence_operand(float (&x)[N]) {
+template <int N> DEVICE void wgmma_fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+f"(x[i])::"memory");
 }
-template <int N> static __device__ __forceinline__ void wgmma_fence_operand(uint32_t (&x)[N]) {
+template <int N> DEVICE void wgmma_fence_operand(uint32_t (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(x[i])::"memory");
@@ -48,27 +50,27 @@ template <int N> static __device__ __forceinline__ void wgmma_fence_operand(uint
 
 /* The address within this CTA's shared memory. Higher address bits hold the CTA's rank in its
  * cluster. */
-static __device__ __forceinline__ uint64_t wgmma_address(uint32_t at) {
+DEVICE uint64_t wgmma_address(uint32_t at) {
     return (at & 0x3ffff) / 16;
 }
 
 /* K-major descriptor, K along a panel's rows: Q, and K of Q K^T as stored. */
-static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at) {
+DEVICE uint64_t wgmma_k_major(uint32_t at) {
     return WGMMA_SWIZZLE_128B | (uint64_t)1 << 16 | wgmma_address(at);
 }
 /* K-major descriptor where groups of 8 rows are `apart` bytes apart. */
-static __device__ __forceinline__ uint64_t wgmma_k_major(uint32_t at, uint32_t apart) {
+DEVICE uint64_t wgmma_k_major(uint32_t at, uint32_t apart) {
     return (uint64_t)1 << 62 | (uint64_t)(apart / 16) << 32 | (uint64_t)1 << 16 | wgmma_address(at);
 }
 /* MN-major descriptor, K across a panel's rows: V of P V as stored. The next 64 columns of V are
  * `panel` bytes further. */
-static __device__ __forceinline__ uint64_t wgmma_mn_major(uint32_t at, uint32_t panel) {
+DEVICE uint64_t wgmma_mn_major(uint32_t at, uint32_t panel) {
     return WGMMA_SWIZZLE_128B | (uint64_t)(panel / 16) << 16 | wgmma_address(at);
 }
 
 /* stmatrix.x4: four 8 x 8 matrices of 16-bit elements to shared memory. Lane l gives the address of row l %
  * 8 of matrix l / 8. Each lane gives columns 2t, 2t + 1 of row g of each matrix. */
-static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
+DEVICE void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
                  "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
                  : "memory");
@@ -99,8 +101,7 @@ static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x
  * C; `a_`, `b_` and `add_` are the numbers of the operands after them. add = 0: C is only
  * written. */
 #define WGMMA_SS(T, type, n, floats, a_, b_, add_)                                                 \
-    static __device__ __forceinline__ void wgmma_ss(float(&c)[floats], uint64_t a, uint64_t b,     \
-                                                    int add, T) {                                  \
+    DEVICE void wgmma_ss(float(&c)[floats], uint64_t a, uint64_t b, int add, T) {                  \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                  \
@@ -110,8 +111,7 @@ static __device__ __forceinline__ void stmatrix(uint32_t row, const uint32_t (&x
 /* C [64, n] (+)= A B, A from registers with operand numbers `a_`, B from shared memory and
  * MN-major. */
 #define WGMMA_RS(T, type, n, floats, a_, b_, add_)                                                 \
-    static __device__ __forceinline__ void wgmma_rs(float(&c)[floats], const uint32_t *a,          \
-                                                    uint64_t b, int add, T) {                      \
+    DEVICE void wgmma_rs(float(&c)[floats], const uint32_t *a, uint64_t b, int add, T) {           \
         asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                         \
                      "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type                \
                      " {" NAMES_##floats "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                   \

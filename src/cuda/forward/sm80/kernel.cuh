@@ -18,9 +18,8 @@
 
 /* Copies this warp's rows of Q. */
 template <class T, int D, int R, int ROW>
-static __device__ __forceinline__ void
-attention_load_q(uint32_t to, const struct attention_params &p, const struct granule_item &item,
-                 int first) {
+DEVICE void attention_load_q(uint32_t to, const struct attention_params &p,
+                             const struct granule_item &item, int first) {
     const char *q = attention_head<T>(p.q, item.batch, item.head);
     const struct attention_copy_mode mode = attention_copy_mode_of<T>(p, p.q, p.d_qk, p.q_scale);
     const int row = first + warp_lane_here();
@@ -35,7 +34,7 @@ attention_load_q(uint32_t to, const struct attention_params &p, const struct gra
 }
 
 /* Stores the first `left` bytes, up to 8, of x. */
-static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, int32_t left) {
+DEVICE void attention_store_some(char *to, uint2 x, int32_t left) {
 #pragma unroll 1
     for (int at = 0; at < min(left, 8); at += 2) {
         *reinterpret_cast<uint16_t *>(to + at) = (uint16_t)x.x;
@@ -47,9 +46,8 @@ static __device__ __forceinline__ void attention_store_some(char *to, uint2 x, i
  * after an exchange with its neighbour a lane has 8 consecutive bytes. WHOLE: rows allow stores of
  * 8 bytes. */
 template <bool WHOLE, class T, int D, int R>
-static __device__ __forceinline__ void
-attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
-                  const struct attention_state<T, D, R> &state) {
+DEVICE void attention_store_o(const struct attention_params &p, const struct granule_item &item,
+                              int first, const struct attention_state<T, D, R> &state) {
     const int lane = warp_lane_here(), row = first + lane / 4, rows = item.rows;
     const bool odd = lane % 2;
     const int64_t step = p.o.stride[2] * (int64_t)sizeof(T);
@@ -81,9 +79,8 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 
 /* Stores of f32. WHOLE: rows allow stores of two elements. */
 template <bool WHOLE, int D, int R>
-static __device__ __forceinline__ void
-attention_store_o(const struct attention_params &p, const struct granule_item &item, int first,
-                  const struct attention_state<float, D, R> &state) {
+DEVICE void attention_store_o(const struct attention_params &p, const struct granule_item &item,
+                              int first, const struct attention_state<float, D, R> &state) {
     const int lane = warp_lane_here();
     float *const o =
         reinterpret_cast<float *>(attention_head<float>(p.o, item.batch, item.head)) + lane % 4 * 2;
@@ -114,9 +111,9 @@ attention_store_o(const struct attention_params &p, const struct granule_item &i
 
 /* Stores this warp's rows of a partial result. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_store_partial(const struct attention_params &p, const struct granule_item &item,
-                        int first, const struct attention_state<T, D, R> &state, float lower) {
+DEVICE void attention_store_partial(const struct attention_params &p,
+                                    const struct granule_item &item, int first,
+                                    const struct attention_state<T, D, R> &state, float lower) {
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here();
 #pragma unroll
@@ -140,9 +137,8 @@ attention_store_partial(const struct attention_params &p, const struct granule_i
 
 /* Stores this warp's lse. Each of four lanes that share rows stores one row or none. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void
-attention_store_lses(const struct attention_params &p, const struct granule_item &item, int first,
-                     const struct attention_state<T, D, R> &state) {
+DEVICE void attention_store_lses(const struct attention_params &p, const struct granule_item &item,
+                                 int first, const struct attention_state<T, D, R> &state) {
     const int lane = warp_lane_here(), row = first + lane / 4 + lane % 4 * 8;
     float m = state.m[0], l = state.l[0];
 #pragma unroll
@@ -156,7 +152,7 @@ attention_store_lses(const struct attention_params &p, const struct granule_item
 
 /* Sets O of rows that list nothing to 0: their sums of 0 x V may be NaN. */
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_empty(struct attention_state<T, D, R> &state) {
+DEVICE void attention_empty(struct attention_state<T, D, R> &state) {
     bool some = false;
 #pragma unroll
     for (int r = 0; r < R / 8; r++)
@@ -173,9 +169,8 @@ static __device__ __forceinline__ void attention_empty(struct attention_state<T,
 }
 
 template <class T, int D, int R>
-static __device__ __forceinline__ void attention_finish(const struct attention_params &p,
-                                                        const struct granule_item &item, int first,
-                                                        struct attention_state<T, D, R> &state) {
+DEVICE void attention_finish(const struct attention_params &p, const struct granule_item &item,
+                             int first, struct attention_state<T, D, R> &state) {
     attention_total(state);
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {

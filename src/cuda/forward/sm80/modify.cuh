@@ -6,11 +6,9 @@
 #include "forward/sm80/config.cuh"
 
 /* Loads the places of this thread's two columns of the j-th group (modify_place). */
-static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],
-                                                             const struct attention_params &p,
-                                                             const struct attention_place &place,
-                                                             const struct attention_groups &groups,
-                                                             int j) {
+DEVICE void attention_load_places(int32_t (&to)[2], const struct attention_params &p,
+                                  const struct attention_place &place,
+                                  const struct attention_groups &groups, int j) {
     const struct granule_item &item = attention_item(place);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -21,10 +19,9 @@ static __device__ __forceinline__ void attention_load_places(int32_t (&to)[2],
 
 /* Softcap, then ALiBi, on the scores of groups of keys and of rows `first` ... of the tile. */
 template <int R, int GROUPS>
-static __device__ __forceinline__ void
-attention_modify_scores(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
-                        const struct attention_place &place, int first,
-                        const struct attention_groups &groups) {
+DEVICE void attention_modify_scores(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
+                                    const struct attention_place &place, int first,
+                                    const struct attention_groups &groups) {
     if (!p.modify.scores)
         return;
     if (p.modify.cap != 0)
@@ -53,10 +50,9 @@ attention_modify_scores(float (&s)[R / 16][GROUPS][4], const struct attention_pa
 
 /* Dropout, on P. */
 template <int R, int GROUPS>
-static __device__ __forceinline__ void
-attention_drop(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
-               const struct attention_place &place, int first,
-               const struct attention_groups &groups) {
+DEVICE void attention_drop(float (&s)[R / 16][GROUPS][4], const struct attention_params &p,
+                           const struct attention_place &place, int first,
+                           const struct attention_groups &groups) {
     if (!p.modify.seed)
         return;
     const uint64_t seed = __ldg(p.modify.seed);

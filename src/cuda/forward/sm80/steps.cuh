@@ -44,22 +44,21 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     static_assert(KEYS % attention_granule<T>() == 0, "steps are whole granules");
 
     /* The first of this warp's places of a step; whether it gathers K, and V. */
-    static __device__ __forceinline__ int first(void) {
+    DEVICE int first(void) {
         return (int)threadIdx.x / 32 * ROWS % KEYS;
     }
-    static __device__ __forceinline__ bool of_k(void) {
+    DEVICE bool of_k(void) {
         return !shape::APART || (int)threadIdx.x / 32 < WARPS / 2;
     }
-    static __device__ __forceinline__ bool of_v(void) {
+    DEVICE bool of_v(void) {
         return !shape::APART || (int)threadIdx.x / 32 >= WARPS / 2;
     }
 
     /* ---- looking up ---- */
 
     /* Flags of a step, by its item. */
-    static __device__ __forceinline__ uint32_t is(const lists &l, const struct attention_params &p,
-                                                  const struct attention_cursor &step,
-                                                  int32_t jobs) {
+    DEVICE uint32_t is(const lists &l, const struct attention_params &p,
+                       const struct attention_cursor &step, int32_t jobs) {
         const bool none = step.job < 0 || step.job >= jobs;
         const int32_t whole = none ? 0 : l.jobs[step.job & (ATTENTION_JOBS - 1)].whole;
         return (p.copied ? 0 : STEP_ELEMENTS) | (step.at ? 0 : STEP_FIRST) |
@@ -67,8 +66,8 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* The granules of an item; none past the last. */
-    static __device__ __forceinline__ struct attention_granules
-    granules(lists &l, const struct attention_params &p, int32_t job, int32_t jobs) {
+    DEVICE struct attention_granules granules(lists &l, const struct attention_params &p,
+                                              int32_t job, int32_t jobs) {
         const struct granule_item &item = l.jobs[job & (ATTENTION_JOBS - 1)];
         const int at = (first() + warp_lane()) >> p.granule_bits;
         if (job >= jobs)
@@ -77,8 +76,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* Prefetches an item's Q, finds its heads of K and V, and copies the next item. */
-    static __device__ __forceinline__ void begin(lists &l, const struct attention_params &p,
-                                                 int32_t job, int32_t jobs) {
+    DEVICE void begin(lists &l, const struct attention_params &p, int32_t job, int32_t jobs) {
         const int slot = job & (ATTENTION_JOBS - 1);
         const struct granule_item &item = l.jobs[slot];
         if (job >= jobs)
@@ -94,9 +92,8 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* Copies a step's masks. */
-    static __device__ __forceinline__ void fetch_masks(lists &l, const struct attention_params &p,
-                                                       int slot,
-                                                       const struct attention_cursor &step) {
+    DEVICE void fetch_masks(lists &l, const struct attention_params &p, int slot,
+                            const struct attention_cursor &step) {
 #pragma unroll 1
         for (int at = (int)threadIdx.x; at < KEYS >> p.granule_bits; at += shape::THREADS)
             attention_fetch_mask(l, p, slot, l.jobs[step.job & (ATTENTION_JOBS - 1)],
@@ -104,9 +101,8 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* First keys of the granules of places `lane`, 32 + lane, ... of this warp. */
-    static __device__ __forceinline__ void look(int32_t (&key)[PLACES],
-                                                const struct attention_params &p, int32_t at,
-                                                const struct attention_granules &granules) {
+    DEVICE void look(int32_t (&key)[PLACES], const struct attention_params &p, int32_t at,
+                     const struct attention_granules &granules) {
 #pragma unroll
         for (int i = 0; i < PLACES; i++) {
             const int32_t granule = at + (32 * i >> p.granule_bits);
@@ -117,9 +113,9 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* The step after `step`. */
-    static __device__ __forceinline__ struct attention_cursor
-    next(const struct attention_params &p, const struct attention_cursor &step,
-         const struct attention_granules &granules, int32_t jobs) {
+    DEVICE struct attention_cursor next(const struct attention_params &p,
+                                        const struct attention_cursor &step,
+                                        const struct attention_granules &granules, int32_t jobs) {
         const int32_t span = KEYS >> p.granule_bits, at = step.at + span;
         const uint32_t is = step.is & STEP_ELEMENTS;
         if (at >= granules.count)
@@ -129,8 +125,7 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
 
     /* ---- gathering ---- */
 
-    static __device__ __forceinline__ struct attention_copier
-    copier(const struct attention_params &p, int lane) {
+    DEVICE struct attention_copier copier(const struct attention_params &p, int lane) {
         const struct attention_copy_mode k = attention_copy_mode_of<T>(p, p.k, p.d_qk, 1);
         const struct attention_copy_mode v = attention_copy_mode_of<T>(p, p.v, p.d_v, 1);
         const int byte = lane % LANES * 16, sub = lane / LANES;
@@ -143,17 +138,15 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
                 {}};
     }
 
-    static __device__ __forceinline__ void take_heads(struct attention_copier &copier,
-                                                      const lists &l, int32_t job) {
+    DEVICE void take_heads(struct attention_copier &copier, const lists &l, int32_t job) {
         copier.heads[0] = l.heads[job & (ATTENTION_JOBS - 1)][0];
         copier.heads[1] = l.heads[job & (ATTENTION_JOBS - 1)][1];
     }
 
     /* Copies part of this warp's rows of a step without masks, where `wanted`. A multiprocessor accepts
      * copies one by one, so a warp that issues many at once waits. */
-    static __device__ __forceinline__ void copy(const struct attention_copier &copier,
-                                                uint32_t panel, const int32_t (&key)[PLACES],
-                                                bool wanted, int part) {
+    DEVICE void copy(const struct attention_copier &copier, uint32_t panel,
+                     const int32_t (&key)[PLACES], bool wanted, int part) {
         constexpr int PIECES = D * (int)sizeof(T) / 16, SEGMENTS = (shape::ROW + 127) / 128;
         constexpr int EACH = ROWS / shape::PARTS;
         const char *from[2] = {(of_k() ? copier.heads[0] : copier.heads[1]) + copier.byte,
@@ -180,10 +173,8 @@ template <class T, int D, int R, int WARPS, int KEYS> struct attention_steps {
     }
 
     /* Gathers this warp's rows of a step with masks, or of rows that are not copied 16 bytes at a time. */
-    static __device__ __forceinline__ void fill(lists &l, uint32_t shared,
-                                                const struct attention_params &p, int stage,
-                                                const struct attention_cursor &step,
-                                                int32_t (&key)[PLACES]) {
+    DEVICE void fill(lists &l, uint32_t shared, const struct attention_params &p, int stage,
+                     const struct attention_cursor &step, int32_t (&key)[PLACES]) {
         const uint32_t to = shared + (uint32_t)(stage * shape::PANEL + first() * shape::ROW);
         const int job = step.job & (ATTENTION_JOBS - 1);
         if (step.is & STEP_MASKED) {

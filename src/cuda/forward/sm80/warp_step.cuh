@@ -18,11 +18,10 @@ static __host__ __device__ __forceinline__ constexpr int attention_masked_groups
  * modifiers. copy: issues a part of the copies of another step. MODIFIED: with modifiers; steps without
  * masks are computed as those with masks are. */
 template <class T, int D, int R, int WARPS, int KEYS, bool MODIFIED, class copier>
-static __device__ __forceinline__ void
-attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k, uint32_t v,
-               uint32_t masks, const struct attention_rows_list &listed,
-               const struct attention_params &p, const struct attention_place &place,
-               const struct attention_lanes &lanes, const copier &copy) {
+DEVICE void attention_step(struct attention_state<T, D, R> &state, uint32_t q, uint32_t k,
+                           uint32_t v, uint32_t masks, const struct attention_rows_list &listed,
+                           const struct attention_params &p, const struct attention_place &place,
+                           const struct attention_lanes &lanes, const copier &copy) {
     using shape = attention_shape<T, D, R, WARPS, KEYS>;
     constexpr int ROW = shape::ROW, STRIDE = 8 * shape::WORDS;
     const int first = (int)threadIdx.x / 32 * R, shift = first % 32;

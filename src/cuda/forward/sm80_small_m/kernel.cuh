@@ -32,7 +32,7 @@
 /* ---- a step ---- */
 
 /* Barrier of a tile's warps. */
-template <int WARPS> static __device__ __forceinline__ void small_m_sync(void) {
+template <int WARPS> DEVICE void small_m_sync(void) {
     if (WARPS == 1)
         __syncwarp();
     else
@@ -40,7 +40,7 @@ template <int WARPS> static __device__ __forceinline__ void small_m_sync(void) {
 }
 
 /* sum += part. part has an MMA's order; sum has a query row's two keys (or dims) side by side. */
-static __device__ __forceinline__ void small_m_add(float (&sum)[4], const float (&part)[4]) {
+DEVICE void small_m_add(float (&sum)[4], const float (&part)[4]) {
     sum[0] += part[0];
     sum[1] += part[2];
     sum[2] += part[1];
@@ -51,16 +51,15 @@ static __device__ __forceinline__ void small_m_add(float (&sum)[4], const float 
  * FRAGMENT_LOW, to `low` over all dims: what tensor cores truncate there is little. High terms go
  * to s. */
 template <class T>
-static __device__ __forceinline__ void small_m_split_mma(float (&)[4], float (&sum)[4],
-                                                         const struct fragment<T, 4> (&a)[2],
-                                                         const struct fragment<T, 2> (&b)[2]) {
+DEVICE void small_m_split_mma(float (&)[4], float (&sum)[4], const struct fragment<T, 4> (&a)[2],
+                              const struct fragment<T, 2> (&b)[2]) {
 #pragma unroll
     for (int n = 0; n < 2; n++)
         mma_sync(sum, a[n].word, b[n].word, T());
 }
-static __device__ __forceinline__ void small_m_split_mma(float (&s)[4], float (&low)[4],
-                                                         const struct fragment<float, 4> (&a)[2],
-                                                         const struct fragment<float, 2> (&b)[2]) {
+DEVICE void small_m_split_mma(float (&s)[4], float (&low)[4],
+                              const struct fragment<float, 4> (&a)[2],
+                              const struct fragment<float, 2> (&b)[2]) {
     float high[4] = {};
 #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -75,8 +74,7 @@ static __device__ __forceinline__ void small_m_split_mma(float (&s)[4], float (&
 }
 
 /* s += the accumulators kept apart, of which f32's are times FRAGMENT_LOW. */
-template <int SUMS, class T>
-static __device__ __forceinline__ void small_m_add_sums(float (&s)[4], float (&sum)[SUMS][4], T) {
+template <int SUMS, class T> DEVICE void small_m_add_sums(float (&s)[4], float (&sum)[SUMS][4], T) {
     constexpr float UNIT = sizeof(T) == 4 ? 1 / FRAGMENT_LOW : 1;
 #pragma unroll
     for (int e = 0; e < 4; e++)
@@ -90,9 +88,8 @@ static __device__ __forceinline__ void small_m_add_sums(float (&s)[4], float (&s
 
 /* Partial S^T [16, 8] of each group = K [16, DIMS] Q [8, DIMS]^T, over this warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void small_m_scores(float (&s)[GROUPS][1][4], uint32_t ring,
-                                                      uint32_t q, const struct attention_params &p,
-                                                      const struct small_m_rows &rows) {
+DEVICE void small_m_scores(float (&s)[GROUPS][1][4], uint32_t ring, uint32_t q,
+                           const struct attention_params &p, const struct small_m_rows &rows) {
     using shape = small_m_shape<T, D, GROUPS, WARPS>;
     constexpr int SUMS = GROUPS > 2 ? 1 : 2; /* independent accumulators */
     float sum[GROUPS][SUMS][4] = {};
@@ -130,8 +127,7 @@ static __device__ __forceinline__ void small_m_scores(float (&s)[GROUPS][1][4], 
  * REDUCE_SCATTER: each thread sums some scores for all, where reading everything in every warp
  * would load shared memory too much. */
 template <int GROUPS, int WARPS>
-static __device__ __forceinline__ void small_m_reduce_scores(float (&s)[GROUPS][1][4],
-                                                             uint32_t parts) {
+DEVICE void small_m_reduce_scores(float (&s)[GROUPS][1][4], uint32_t parts) {
     constexpr uint32_t WARP = GROUPS * 512; /* bytes */
     constexpr bool REDUCE_SCATTER = WARPS * GROUPS > 8;
     const uint32_t at = parts + (uint32_t)(16 * warp_lane_here());
@@ -169,9 +165,8 @@ static __device__ __forceinline__ void small_m_reduce_scores(float (&s)[GROUPS][
 }
 
 /* One score in double. */
-static __device__ __forceinline__ float small_m_score(const struct attention_params &p,
-                                                      const struct granule_item &item, int row,
-                                                      int32_t key) {
+DEVICE float small_m_score(const struct attention_params &p, const struct granule_item &item,
+                           int row, int32_t key) {
     const float *q = reinterpret_cast<float *>(attention_head<float>(p.q, item.batch, item.head)) +
                      (item.row + row) * p.q.stride[2];
     const float *k =
@@ -186,14 +181,13 @@ static __device__ __forceinline__ float small_m_score(const struct attention_par
 
 /* Recomputes f32 scores that are NaN, as attention_recompute_nan does. */
 template <int GROUPS, class T>
-static __device__ __forceinline__ void
-small_m_recompute_nan(float (&)[GROUPS][1][4], const struct attention_params &,
-                      const struct granule_item &, const struct small_m_step &, T) {
+DEVICE void small_m_recompute_nan(float (&)[GROUPS][1][4], const struct attention_params &,
+                                  const struct granule_item &, const struct small_m_step &, T) {
 }
 template <int GROUPS>
-static __device__ __forceinline__ void
-small_m_recompute_nan(float (&s)[GROUPS][1][4], const struct attention_params &p,
-                      const struct granule_item &item, const struct small_m_step &step, float) {
+DEVICE void small_m_recompute_nan(float (&s)[GROUPS][1][4], const struct attention_params &p,
+                                  const struct granule_item &item, const struct small_m_step &step,
+                                  float) {
     const int lane = warp_lane_here(), row = lane % 4 * 2;
     bool bad = false;
 #pragma unroll
@@ -206,10 +200,10 @@ small_m_recompute_nan(float (&s)[GROUPS][1][4], const struct attention_params &p
         const int32_t key = __shfl_sync(WARP_ALL, step.key, lane / 4 + 8 * h);
 #pragma unroll
         for (int r = 0; r < 2 * GROUPS; r++) {
-            const int of = row + r / 2 * SMALL_M_ROWS + r % 2;
+            const int query = row + r / 2 * SMALL_M_ROWS + r % 2;
             float &x = s[r / 2][0][r % 2 * 2 + h];
-            if (isnan(x) && of < item.rows)
-                x = small_m_score(p, item, of, key);
+            if (isnan(x) && query < item.rows)
+                x = small_m_score(p, item, query, key);
         }
     }
     __syncwarp(); /* MMAs need all lanes converged */
@@ -220,8 +214,7 @@ template <class T> struct small_m_p_operand { struct fragment<T, 2> b, small; };
 template <> struct small_m_p_operand<float> { struct fragment<float, 2> b[2]; };
 
 template <class T>
-static __device__ __forceinline__ void small_m_pack_p(struct small_m_p_operand<T> &to,
-                                                      const float (&x)[4]) {
+DEVICE void small_m_pack_p(struct small_m_p_operand<T> &to, const float (&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float a = x[2 * i], b = x[2 * i + 1];
@@ -232,8 +225,7 @@ static __device__ __forceinline__ void small_m_pack_p(struct small_m_p_operand<T
                                     b_small ? b * ATTENTION_SMALL_RAISE : 0, T());
     }
 }
-static __device__ __forceinline__ void small_m_pack_p(struct small_m_p_operand<float> &to,
-                                                      const float (&x)[4]) {
+DEVICE void small_m_pack_p(struct small_m_p_operand<float> &to, const float (&x)[4]) {
 #pragma unroll
     for (int i = 0; i < 2; i++)
         to.b[i] = fragment_of({__float_as_uint(x[2 * i]), __float_as_uint(x[2 * i + 1])}, 0.0f);
@@ -242,9 +234,8 @@ static __device__ __forceinline__ void small_m_pack_p(struct small_m_p_operand<f
 /* Exchanges P from accumulator layout to operand layout through shared memory. Warp n stores P of
  * group n for all warps. */
 template <class T, int GROUPS, int WARPS>
-static __device__ __forceinline__ void small_m_exchange_p(struct small_m_p_operand<T> (&to)[GROUPS],
-                                                          const float (&s)[GROUPS][1][4],
-                                                          uint32_t probs) {
+DEVICE void small_m_exchange_p(struct small_m_p_operand<T> (&to)[GROUPS],
+                               const float (&s)[GROUPS][1][4], uint32_t probs) {
     constexpr uint32_t GROUP = SMALL_M_ROWS * SMALL_M_P_ROW * 4;
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
     const uint32_t warp = WARPS == 1 ? 0 : threadIdx.x / 32;
@@ -275,8 +266,7 @@ static __device__ __forceinline__ void small_m_exchange_p(struct small_m_p_opera
 }
 
 /* Dims 2w and 2w + 1 of this lane's piece, for four keys, as A operand. */
-static __device__ __forceinline__ void small_m_v_operand(struct fragment<float, 4> (&a)[2],
-                                                         const uint4 (&x)[4], int w) {
+DEVICE void small_m_v_operand(struct fragment<float, 4> (&a)[2], const uint4 (&x)[4], int w) {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
         const uint4 &first = x[2 * n], &second = x[2 * n + 1];
@@ -287,8 +277,7 @@ static __device__ __forceinline__ void small_m_v_operand(struct fragment<float, 
     }
 }
 template <class T>
-static __device__ __forceinline__ void small_m_v_operand(struct fragment<T, 4> (&a)[1],
-                                                         const uint4 (&x)[4], int w) {
+DEVICE void small_m_v_operand(struct fragment<T, 4> (&a)[1], const uint4 (&x)[4], int w) {
 #pragma unroll
     for (int n = 0; n < 2; n++) {
         const uint4 &first = x[2 * n], &second = x[2 * n + 1];
@@ -301,18 +290,15 @@ static __device__ __forceinline__ void small_m_v_operand(struct fragment<T, 4> (
 }
 
 /* O += V^T P^T of one MMA. */
-static __device__ __forceinline__ void small_m_mma(float (&o)[4],
-                                                   const struct fragment<float, 4> (&a)[2],
-                                                   const struct small_m_p_operand<float> &probs,
-                                                   bool) {
+DEVICE void small_m_mma(float (&o)[4], const struct fragment<float, 4> (&a)[2],
+                        const struct small_m_p_operand<float> &probs, bool) {
     float part[4] = {};
     attention_split_mma<false>(part, a, probs.b);
     small_m_add(o, part);
 }
 template <class T>
-static __device__ __forceinline__ void
-small_m_mma(float (&o)[4], const struct fragment<T, 4> (&a)[1],
-            const struct small_m_p_operand<T> &probs, bool small) {
+DEVICE void small_m_mma(float (&o)[4], const struct fragment<T, 4> (&a)[1],
+                        const struct small_m_p_operand<T> &probs, bool small) {
     float sum[4] = {o[0], o[2], o[1], o[3]};
     if (attention_has_small(T()) && small) {
 #pragma unroll
@@ -331,10 +317,9 @@ small_m_mma(float (&o)[4], const struct fragment<T, 4> (&a)[1],
 
 /* O^T [DIMS, 8 GROUPS] += V [16, DIMS]^T P [8 GROUPS, 16]^T, over this warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void
-small_m_pv(small_m_state<T, D / WARPS, GROUPS> &state, uint32_t ring,
-           const struct small_m_p_operand<T> (&probs)[GROUPS], bool small,
-           const struct attention_params &p, const struct small_m_rows &rows) {
+DEVICE void small_m_pv(small_m_state<T, D / WARPS, GROUPS> &state, uint32_t ring,
+                       const struct small_m_p_operand<T> (&probs)[GROUPS], bool small,
+                       const struct attention_params &p, const struct small_m_rows &rows) {
     constexpr int BATCHES = small_m_batches<T, D, WARPS>(), PAIRS = 8 / (int)sizeof(T);
 #pragma unroll
     for (int c = 0; c < BATCHES; c++) {

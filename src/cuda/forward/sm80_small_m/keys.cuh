@@ -32,7 +32,7 @@ static __host__ __device__ __forceinline__ constexpr int small_m_stages(void) {
 }
 
 /* The first of this warp's dims. */
-template <int D, int WARPS> static __device__ __forceinline__ int small_m_dim(void) {
+template <int D, int WARPS> DEVICE int small_m_dim(void) {
     return WARPS == 1 ? 0 : (int)threadIdx.x / 32 * (D / WARPS);
 }
 
@@ -54,14 +54,14 @@ struct small_m_rows {
 
 /* ---- batches ---- */
 
-static __device__ __forceinline__ uint4 small_m_load_16(const void *from) {
+DEVICE uint4 small_m_load_16(const void *from) {
     uint4 x;
     asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "l"(from));
     return x;
 }
-static __device__ __forceinline__ uint32_t small_m_load_4(const void *from) {
+DEVICE uint32_t small_m_load_4(const void *from) {
     uint32_t x;
     asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(x) : "l"(from));
     return x;
@@ -69,8 +69,8 @@ static __device__ __forceinline__ uint32_t small_m_load_4(const void *from) {
 
 /* Copies a batch: 128 bytes of 16 rows, of which `bytes` exist; zeros for the others. */
 template <class T>
-static __device__ __forceinline__ void small_m_copy_rows(uint32_t to, const char *const (&row)[4],
-                                                         int32_t bytes, bool copied) {
+DEVICE void small_m_copy_rows(uint32_t to, const char *const (&row)[4], int32_t bytes,
+                              bool copied) {
     const int lane = warp_lane_here();
     to += (uint32_t)(lane / 8 * SMALL_M_BATCH_ROW + lane % 8 * 16);
     bytes -= lane % 8 * 16;
@@ -90,9 +90,8 @@ static __device__ __forceinline__ void small_m_copy_rows(uint32_t to, const char
 
 /* Copies batch i of a step's stream to its stage; complete after cp_async_wait. */
 template <class T, int D, int WARPS>
-static __device__ __forceinline__ void small_m_copy_batch(uint32_t ring,
-                                                          const struct attention_params &p,
-                                                          const struct small_m_rows &rows, int i) {
+DEVICE void small_m_copy_batch(uint32_t ring, const struct attention_params &p,
+                               const struct small_m_rows &rows, int i) {
     constexpr int BATCHES = small_m_batches<T, D, WARPS>(), SIZE = (int)sizeof(T);
     const int of_k = i % (2 * BATCHES), of_v = of_k - BATCHES;
     const int first = SIZE * small_m_dim<D, WARPS>();
@@ -109,8 +108,8 @@ static __device__ __forceinline__ void small_m_copy_batch(uint32_t ring,
 
 /* Copies the first batches of a stream. */
 template <class T, int D, int WARPS>
-static __device__ __forceinline__ void
-small_m_prologue(uint32_t ring, const struct attention_params &p, const struct small_m_rows &rows) {
+DEVICE void small_m_prologue(uint32_t ring, const struct attention_params &p,
+                             const struct small_m_rows &rows) {
 #pragma unroll
     for (int i = 0; i < small_m_stages<T, D, WARPS>(); i++)
         small_m_copy_batch<T, D, WARPS>(ring, p, rows, i);
@@ -119,9 +118,8 @@ small_m_prologue(uint32_t ring, const struct attention_params &p, const struct s
 /* Loads this lane's operands of batch i, and copies a later batch to its stage. K: pieces 2t, 2t +
  * 1 of keys g, g + 8. V: piece g of keys 2t, 2t + 1, 2t + 8, 2t + 9. */
 template <class T, int D, int WARPS>
-static __device__ __forceinline__ void small_m_load_batch(uint4 (&x)[4], uint32_t ring,
-                                                          const struct attention_params &p,
-                                                          const struct small_m_rows &rows, int i) {
+DEVICE void small_m_load_batch(uint4 (&x)[4], uint32_t ring, const struct attention_params &p,
+                               const struct small_m_rows &rows, int i) {
     constexpr int AHEAD = small_m_stages<T, D, WARPS>();
     const int lane = warp_lane_here(), g = lane / 4, t = lane % 4;
     const bool of_k = i < small_m_batches<T, D, WARPS>();
@@ -140,9 +138,8 @@ static __device__ __forceinline__ void small_m_load_batch(uint4 (&x)[4], uint32_
 
 /* Addresses of this lane's rows, from dim `dim` on; key: of place lane % 16. */
 template <class T>
-static __device__ __forceinline__ void
-small_m_row_pointers(const char *(&row)[4], const struct rows_view &view,
-                     const struct granule_item &item, int32_t key, int dim) {
+DEVICE void small_m_row_pointers(const char *(&row)[4], const struct rows_view &view,
+                                 const struct granule_item &item, int32_t key, int dim) {
     constexpr int SIZE = (int)sizeof(T);
     const int lane = warp_lane_here();
     const char *head =
@@ -161,18 +158,17 @@ struct small_m_lookup {
 };
 
 /* The granule of place lane % 16. */
-static __device__ __forceinline__ uint32_t small_m_granule(const struct attention_params &p,
-                                                           const struct small_m_step &step) {
+DEVICE uint32_t small_m_granule(const struct attention_params &p, const struct small_m_step &step) {
     return step.at + ((uint32_t)warp_lane_here() % SMALL_M_KEYS >> p.granule_bits);
 }
-static __device__ __forceinline__ bool
-small_m_masked(const struct attention_params &p, const struct granule_item &item, uint32_t at) {
+DEVICE bool small_m_masked(const struct attention_params &p, const struct granule_item &item,
+                           uint32_t at) {
     return at + (SMALL_M_KEYS >> p.granule_bits) > (uint32_t)item.whole;
 }
 
-static __device__ __forceinline__ struct small_m_lookup
-small_m_lookup_begin(const struct attention_params &p, const struct granule_item &item,
-                     const struct small_m_step &step) {
+DEVICE struct small_m_lookup small_m_lookup_begin(const struct attention_params &p,
+                                                  const struct granule_item &item,
+                                                  const struct small_m_step &step) {
     const uint32_t granule = small_m_granule(p, step);
     struct small_m_lookup asked = {0, {0, 0, 0, 0}};
     if (granule < (uint32_t)item.count)
@@ -183,10 +179,9 @@ small_m_lookup_begin(const struct attention_params &p, const struct granule_item
 }
 
 /* Completes a look-up: keys and row masks of a step. The first place of a step has a key. */
-static __device__ __forceinline__ void small_m_lookup_end(struct small_m_step &step,
-                                                          const struct attention_params &p,
-                                                          const struct granule_item &item,
-                                                          const struct small_m_lookup &asked) {
+DEVICE void small_m_lookup_end(struct small_m_step &step, const struct attention_params &p,
+                               const struct granule_item &item,
+                               const struct small_m_lookup &asked) {
     const uint32_t granule = small_m_granule(p, step);
     const int offset = warp_lane_here() % SMALL_M_KEYS & ((1 << p.granule_bits) - 1);
     bool some = granule < (uint32_t)item.count;
@@ -195,13 +190,13 @@ static __device__ __forceinline__ void small_m_lookup_end(struct small_m_step &s
         union {
             uint4 words;
             struct granule_mask mask;
-        } of = {asked.mask};
-        some = offset < of.mask.count;
-        if (of.mask.kind == LIST_BAND)
-            step.listed = (uint32_t)attention_band(of.mask, offset, 0);
-        else if (of.mask.kind != GRANULE_ALL)
-            step.listed = small_m_load_4(p.image.words + of.mask.u.word +
-                                         (of.mask.kind == LIST_BITS ? offset : 0));
+        } known = {asked.mask};
+        some = offset < known.mask.count;
+        if (known.mask.kind == LIST_BAND)
+            step.listed = (uint32_t)attention_band(known.mask, offset, 0);
+        else if (known.mask.kind != GRANULE_ALL)
+            step.listed = small_m_load_4(p.image.words + known.mask.u.word +
+                                         (known.mask.kind == LIST_BITS ? offset : 0));
         step.listed = some ? step.listed : 0;
     }
     const int32_t key = (int32_t)asked.first + offset;
@@ -211,9 +206,8 @@ static __device__ __forceinline__ void small_m_lookup_end(struct small_m_step &s
 
 /* The step after `step`, of an item of `count` granules. The key of `step` stays until the look-up
  * completes: past the last item there is none. */
-static __device__ __forceinline__ struct small_m_step
-small_m_next_step(const struct attention_params &p, const struct small_m_step &step,
-                  int32_t count) {
+DEVICE struct small_m_step small_m_next_step(const struct attention_params &p,
+                                             const struct small_m_step &step, int32_t count) {
     const uint32_t at = step.at + (SMALL_M_KEYS >> p.granule_bits);
     if (at < (uint32_t)count)
         return {at, step.job, step.key, 0};

@@ -8,9 +8,8 @@
 
 /* Scores of rows that do not list the key become -Inf. */
 template <int GROUPS>
-static __device__ __forceinline__ void
-small_m_mask(float (&s)[GROUPS][1][4], const struct attention_params &p,
-             const struct granule_item &item, const struct small_m_step &step) {
+DEVICE void small_m_mask(float (&s)[GROUPS][1][4], const struct attention_params &p,
+                         const struct granule_item &item, const struct small_m_step &step) {
     const int lane = warp_lane_here(), row = lane % 4 * 2;
     if (!small_m_masked(p, item, step.at))
         return;
@@ -26,9 +25,8 @@ small_m_mask(float (&s)[GROUPS][1][4], const struct attention_params &p,
 
 /* Softcap, then ALiBi. Masked scores are masked again. */
 template <int GROUPS>
-static __device__ __forceinline__ void
-small_m_modify(float (&s)[GROUPS][1][4], const struct attention_params &p,
-               const struct granule_item &item, const struct small_m_step &step) {
+DEVICE void small_m_modify(float (&s)[GROUPS][1][4], const struct attention_params &p,
+                           const struct granule_item &item, const struct small_m_step &step) {
     if (!p.modify.scores)
         return;
     if (p.modify.cap != 0)
@@ -54,9 +52,8 @@ small_m_modify(float (&s)[GROUPS][1][4], const struct attention_params &p,
 
 /* Dropout, on P. */
 template <int GROUPS>
-static __device__ __forceinline__ void
-small_m_drop(float (&s)[GROUPS][1][4], const struct attention_params &p,
-             const struct granule_item &item, const struct small_m_step &step) {
+DEVICE void small_m_drop(float (&s)[GROUPS][1][4], const struct attention_params &p,
+                         const struct granule_item &item, const struct small_m_step &step) {
     if (!p.modify.seed)
         return;
     const uint64_t seed = __ldg(p.modify.seed);

@@ -51,8 +51,7 @@ template <class T, int D, int GROUPS, int WARPS> struct small_m_shape {
 
 /* Stores a piece of Q, times a power of two; SPLIT: as high and low parts. */
 template <bool SPLIT>
-static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 &piece, float scale,
-                                                       float) {
+DEVICE void small_m_store_q(uint32_t to, const uint4 &piece, float scale, float) {
     uint32_t x[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -68,8 +67,7 @@ static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 
     }
 }
 template <bool SPLIT, class T>
-static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 &piece, float scale,
-                                                       T) {
+DEVICE void small_m_store_q(uint32_t to, const uint4 &piece, float scale, T) {
     uint32_t x[4] = {piece.x, piece.y, piece.z, piece.w};
     if (scale != 1)
 #pragma unroll
@@ -83,8 +81,8 @@ static __device__ __forceinline__ void small_m_store_q(uint32_t to, const uint4 
 /* Loads this lane's operands of Q, which no other lane reads: of rows g, g + 8, ... two pieces of
  * each 128 bytes of the warp's dims. */
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void small_m_load_q(uint32_t to, const struct attention_params &p,
-                                                      const struct granule_item &item) {
+DEVICE void small_m_load_q(uint32_t to, const struct attention_params &p,
+                           const struct granule_item &item) {
     using shape = small_m_shape<T, D, GROUPS, WARPS>;
     constexpr int PIECES = 2 * shape::BATCHES, SIZE = (int)sizeof(T);
     const int lane = warp_lane_here();
@@ -113,8 +111,7 @@ static __device__ __forceinline__ void small_m_load_q(uint32_t to, const struct 
 
 /* The B operands of a piece of Q. */
 template <bool SPLIT>
-static __device__ __forceinline__ void small_m_q_operand(struct fragment<float, 2> (&b)[2],
-                                                         uint32_t from) {
+DEVICE void small_m_q_operand(struct fragment<float, 2> (&b)[2], uint32_t from) {
     const uint4 x = shared_load_16(from);
     if (SPLIT) {
         const uint4 y = shared_load_16(from + 512);
@@ -126,8 +123,7 @@ static __device__ __forceinline__ void small_m_q_operand(struct fragment<float, 
     }
 }
 template <bool SPLIT, class T>
-static __device__ __forceinline__ void small_m_q_operand(struct fragment<T, 2> (&b)[2],
-                                                         uint32_t from) {
+DEVICE void small_m_q_operand(struct fragment<T, 2> (&b)[2], uint32_t from) {
     const uint4 x = shared_load_16(from);
     b[0] = fragment_of({x.x, x.y}, T());
     b[1] = fragment_of({x.z, x.w}, T());
@@ -137,9 +133,8 @@ static __device__ __forceinline__ void small_m_q_operand(struct fragment<T, 2> (
 
 /* This lane's dims of row r in batch c, times a factor. */
 template <class T, int DIMS, int GROUPS>
-static __device__ __forceinline__ void small_m_dims(float (&x)[16 / sizeof(T)],
-                                                    const small_m_state<T, DIMS, GROUPS> &state,
-                                                    int r, int c, float factor) {
+DEVICE void small_m_dims(float (&x)[16 / sizeof(T)], const small_m_state<T, DIMS, GROUPS> &state,
+                         int r, int c, float factor) {
     constexpr int PAIRS = 8 / (int)sizeof(T);
 #pragma unroll
     for (int w = 0; w < PAIRS; w++)
@@ -149,9 +144,8 @@ static __device__ __forceinline__ void small_m_dims(float (&x)[16 / sizeof(T)],
 }
 
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void
-small_m_store_partial(const struct attention_params &p, const struct granule_item &item,
-                      const small_m_state<T, D / WARPS, GROUPS> &state) {
+DEVICE void small_m_store_partial(const struct attention_params &p, const struct granule_item &item,
+                                  const small_m_state<T, D / WARPS, GROUPS> &state) {
     constexpr int PIECE = 16 / (int)sizeof(T); /* dims */
     const struct attention_slot slot = attention_slot_of(p, item.slot);
     const int lane = warp_lane_here(), first = small_m_dim<D, WARPS>();
@@ -181,8 +175,8 @@ small_m_store_partial(const struct attention_params &p, const struct granule_ite
 
 /* Stores a piece of a row of O, rounded; `left` dims of it exist. */
 template <class T, int N>
-static __device__ __forceinline__ void small_m_store_piece(T *to, const float (&x)[N], int left,
-                                                           bool aligned, float mean_below) {
+DEVICE void small_m_store_piece(T *to, const float (&x)[N], int left, bool aligned,
+                                float mean_below) {
     union {
         T x[N];
         uint4 all;
@@ -201,9 +195,8 @@ static __device__ __forceinline__ void small_m_store_piece(T *to, const float (&
 }
 
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void
-small_m_store(const struct attention_params &p, const struct granule_item &item,
-              const small_m_state<T, D / WARPS, GROUPS> &state) {
+DEVICE void small_m_store(const struct attention_params &p, const struct granule_item &item,
+                          const small_m_state<T, D / WARPS, GROUPS> &state) {
     constexpr int PIECE = 16 / (int)sizeof(T); /* dims */
     const int lane = warp_lane_here(), first = small_m_dim<D, WARPS>();
     const int dim = first + lane / 4 * PIECE;
@@ -235,9 +228,8 @@ small_m_store(const struct attention_params &p, const struct granule_item &item,
 }
 
 template <class T, int D, int GROUPS, int WARPS>
-static __device__ __forceinline__ void small_m_finish(const struct attention_params &p,
-                                                      const struct granule_item &item,
-                                                      small_m_state<T, D / WARPS, GROUPS> &state) {
+DEVICE void small_m_finish(const struct attention_params &p, const struct granule_item &item,
+                           small_m_state<T, D / WARPS, GROUPS> &state) {
     attention_total(state);
 #pragma unroll
     for (int r = 0; r < 2 * GROUPS; r++)

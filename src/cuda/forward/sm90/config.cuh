@@ -230,18 +230,18 @@ struct sm90_maps {
 };
 
 /* Rank of this CTA in its cluster. */
-template <class shape> static __device__ __forceinline__ int sm90_rank(void) {
+template <class shape> DEVICE int sm90_rank(void) {
     return (int)(blockIdx.x % shape::CTAS);
 }
 
 /* First row of a consumer in its tile. */
-template <class shape> static __device__ __forceinline__ int sm90_consumer_row(int consumer) {
+template <class shape> DEVICE int sm90_consumer_row(int consumer) {
     return shape::DIM_SPLIT == 1 ? 64 * consumer : 0;
 }
 
 /* Row within its head of row `at` of a tile. Packed query heads (GQA packing) have tile_rows rows
  * each, a power of two. */
-static __device__ __forceinline__ int sm90_row_of_head(const struct attention_params &p, int at) {
+DEVICE int sm90_row_of_head(const struct attention_params &p, int at) {
     return p.tile_heads > 1 ? at & (p.tile_rows - 1) : at;
 }
 
@@ -250,8 +250,8 @@ static __device__ __forceinline__ int sm90_row_of_head(const struct attention_pa
 struct sm90_queries {
     int32_t head, row, rows;
 };
-static __device__ __forceinline__ struct sm90_queries
-sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int32_t rows, int at) {
+DEVICE struct sm90_queries sm90_queries_of(const struct attention_params &p, int32_t head,
+                                           int32_t row, int32_t rows, int at) {
     const int of_head = sm90_row_of_head(p, at);
     const int number = p.tile_heads > 1 ? at >> (__ffs(p.tile_rows) - 1) : 0;
     return {head + number, row + of_head, number < p.tile_heads ? rows - of_head : 0};
@@ -260,28 +260,26 @@ sm90_queries_of(const struct attention_params &p, int32_t head, int32_t row, int
 /* Queries of a warp's 16 rows from row `at` of the tile on, 8 rows each: of two heads where packed
  * heads have 8 rows. */
 template <class shape>
-static __device__ __forceinline__ void
-sm90_queries_of_warp(struct sm90_queries (&of)[2], const struct attention_params &p,
-                     const struct granule_item &item, int at) {
-    of[0] = sm90_queries_of(p, item.head, item.row, item.rows, at);
-    of[1] = {of[0].head, of[0].row + 8, of[0].rows - 8};
+DEVICE void sm90_queries_of_warp(struct sm90_queries (&queries)[2],
+                                 const struct attention_params &p, const struct granule_item &item,
+                                 int at) {
+    queries[0] = sm90_queries_of(p, item.head, item.row, item.rows, at);
+    queries[1] = {queries[0].head, queries[0].row + 8, queries[0].rows - 8};
     if (shape::CONSUMERS == 1)
-        of[1] = sm90_queries_of(p, item.head, item.row, item.rows, at + 8);
+        queries[1] = sm90_queries_of(p, item.head, item.row, item.rows, at + 8);
 }
 
 /* Place of the job-th item of this CTA. */
-template <class shape>
-static __device__ __forceinline__ struct granule_item &sm90_item(char *memory, uint32_t job) {
+template <class shape> DEVICE struct granule_item &sm90_item(char *memory, uint32_t job) {
     return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % SM90_JOBS];
 }
 
 /* Maximum and sum, base 2, of row `row` of a tile, for the warp that stores lse. */
-template <class shape> static __device__ __forceinline__ float2 &sm90_sums(char *memory, int row) {
+template <class shape> DEVICE float2 &sm90_sums(char *memory, int row) {
     return reinterpret_cast<float2 *>(memory + shape::SUMS)[row];
 }
 
-template <class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_barriers_make(uint32_t shared) {
+template <class shape, int SOURCE> DEVICE void sm90_barriers_make(uint32_t shared) {
     const uint32_t producers = sm90_gathers(SOURCE) ? 64 : 1; /* threads */
     for (int i = 0; i < shape::STAGES; i++) {
         barrier_init(shared + shape::K_FULL + 8 * i, producers);

@@ -21,28 +21,24 @@ struct sm90_cursor {
 };
 
 /* Waits for the index-th phase of a ring whose full barriers begin at `full`. */
-template <int STAGES>
-static __device__ __forceinline__ void sm90_wait(uint32_t full, uint32_t index) {
+template <int STAGES> DEVICE void sm90_wait(uint32_t full, uint32_t index) {
     barrier_wait(ring_barrier<STAGES>(full, index), ring_parity<STAGES>(index));
 }
 template <int STAGES>
-static __device__ __forceinline__ void sm90_release(const sm90_cursor &cursor, uint32_t empty,
-                                                    uint32_t index) {
+DEVICE void sm90_release(const sm90_cursor &cursor, uint32_t empty, uint32_t index) {
     if (cursor.elected)
         barrier_arrive(ring_barrier<STAGES>(empty, index));
 }
 
 /* First row of a warp within its head. */
 template <class shape>
-static __device__ __forceinline__ int sm90_warp_row(const struct attention_params &p,
-                                                    const sm90_cursor &cursor) {
+DEVICE int sm90_warp_row(const struct attention_params &p, const sm90_cursor &cursor) {
     return sm90_row_of_head(p, sm90_consumer_row<shape>(cursor.consumer) +
                                    sm90_thread_here() / 32 * 16);
 }
 
 /* First dim of O of a consumer, among the dims of its CTA. */
-template <class shape>
-static __device__ __forceinline__ int sm90_consumer_dim(const sm90_cursor &cursor) {
+template <class shape> DEVICE int sm90_consumer_dim(const sm90_cursor &cursor) {
     return shape::DIM_SPLIT == 1 ? 0 : 2 * shape::OUTPUTS * cursor.consumer;
 }
 
@@ -51,8 +47,7 @@ static __device__ __forceinline__ int sm90_consumer_dim(const sm90_cursor &curso
 /* Issues S [64, KEYS] = Q [64, D_QK] K [KEYS, D_QK]^T of the step at `cursor`; `wait` waits for K.
  * Where dims are divided, a consumer takes half of each panel and gets partial scores. */
 template <class T, class shape, class waits>
-static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
-                                                   const sm90_cursor &cursor, const waits &wait) {
+DEVICE void sm90_scores(float (&s)[shape::SCORES], const sm90_cursor &cursor, const waits &wait) {
     constexpr int EACH = 4 / shape::DIM_SPLIT; /* WGMMAs of a panel */
     const uint32_t half = shape::DIM_SPLIT == 1 ? 0 : cursor.consumer * (EACH * 32);
     const uint64_t q =
@@ -73,16 +68,16 @@ static __device__ __forceinline__ void sm90_scores(float (&s)[shape::SCORES],
 }
 
 /* Four of a thread's scores: stored to shared memory, loaded, or loaded and added. */
-static __device__ __forceinline__ void sm90_store_scores(uint32_t to, const float *s) {
+DEVICE void sm90_store_scores(uint32_t to, const float *s) {
     shared_store_16(to, {__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]),
                          __float_as_uint(s[3])});
 }
-static __device__ __forceinline__ void sm90_load_scores(float *s, uint32_t from) {
+DEVICE void sm90_load_scores(float *s, uint32_t from) {
     const uint4 x = shared_load_16(from);
     s[0] = __uint_as_float(x.x), s[1] = __uint_as_float(x.y);
     s[2] = __uint_as_float(x.z), s[3] = __uint_as_float(x.w);
 }
-static __device__ __forceinline__ void sm90_add_scores(float *s, uint32_t from) {
+DEVICE void sm90_add_scores(float *s, uint32_t from) {
     float x[4];
     sm90_load_scores(x, from);
 #pragma unroll
@@ -93,24 +88,22 @@ static __device__ __forceinline__ void sm90_add_scores(float *s, uint32_t from) 
 /* Sends this consumer's half of the CTA's partial scores to the other CTA, once the buffer there is
  * free. */
 template <class shape>
-static __device__ __forceinline__ void sm90_send_scores(const float (&s)[shape::SCORES],
-                                                        const sm90_cursor &cursor) {
-    const uint32_t there = cluster_address(cursor.shared, 1 - sm90_rank<shape>());
-    const uint32_t to = there + shape::S + 16 * (uint32_t)sm90_thread_here();
+DEVICE void sm90_send_scores(const float (&s)[shape::SCORES], const sm90_cursor &cursor) {
+    const uint32_t peer = cluster_address(cursor.shared, 1 - sm90_rank<shape>());
+    const uint32_t to = peer + shape::S + 16 * (uint32_t)sm90_thread_here();
     if (cursor.elected && cursor.consumer == 0)
         barrier_arrive_expect_tx(cursor.shared + shape::S_FULL, shape::S_TILE);
     barrier_wait(cursor.shared + shape::S_EMPTY, (cursor.step & 1) ^ 1);
 #pragma unroll
     for (int i = 0; i < shape::SCORES; i += 4)
         if (i / shape::HALF_SCORES == cursor.consumer)
-            store_remote(to + i * 512, {s[i], s[i + 1], s[i + 2], s[i + 3]}, there + shape::S_FULL);
+            store_remote(to + i * 512, {s[i], s[i + 1], s[i + 2], s[i + 3]}, peer + shape::S_FULL);
 }
 
 /* Adds the scores that the other CTA sent. */
 template <class shape>
-static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
-                                                     const sm90_cursor &cursor) {
-    const uint32_t there = cluster_address(cursor.shared, 1 - sm90_rank<shape>());
+DEVICE void sm90_add_sent(float (&s)[shape::SCORES], const sm90_cursor &cursor) {
+    const uint32_t peer = cluster_address(cursor.shared, 1 - sm90_rank<shape>());
     const uint32_t from = cursor.shared + shape::S + 16 * (uint32_t)sm90_thread_here();
     barrier_wait_cluster(cursor.shared + shape::S_FULL, cursor.step & 1);
 #pragma unroll
@@ -119,14 +112,13 @@ static __device__ __forceinline__ void sm90_add_sent(float (&s)[shape::SCORES],
     wgmma_fence_operand(s); /* so the reads precede the arrival below */
     __syncwarp();
     if (warp_lane_here() == 0)
-        barrier_arrive_remote(there + shape::S_EMPTY);
+        barrier_arrive_remote(peer + shape::S_EMPTY);
 }
 
 /* Sums S [64, KEYS] over consumers and CTAs that divide dims. Each consumer adds up one half and passes it on, all
  * in the memory of O. A thread writes only where it has read last, so no barrier frees the buffer. */
 template <class shape>
-static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCORES],
-                                                          const sm90_cursor &cursor) {
+DEVICE void sm90_reduce_scores(float (&s)[shape::SCORES], const sm90_cursor &cursor) {
     if constexpr (shape::DIM_SPLIT == 1)
         return;
     const uint32_t at = cursor.shared + shape::O + 16 * (uint32_t)sm90_thread_here();
@@ -155,9 +147,7 @@ static __device__ __forceinline__ void sm90_reduce_scores(float (&s)[shape::SCOR
 }
 
 /* V of a step. Where dims are divided, this consumer's panels. */
-template <class shape>
-static __device__ __forceinline__ uint32_t sm90_v_address(const sm90_cursor &cursor,
-                                                          uint32_t step) {
+template <class shape> DEVICE uint32_t sm90_v_address(const sm90_cursor &cursor, uint32_t step) {
     return cursor.shared + shape::V + ring_stage<shape::STAGES>(step) * shape::V_TILE +
            (uint32_t)(sm90_consumer_dim<shape>(cursor) / 64 * shape::PANEL);
 }
@@ -165,9 +155,8 @@ static __device__ __forceinline__ uint32_t sm90_v_address(const sm90_cursor &cur
 /* Issues O [64, D_V] (+)= P [64, KEYS] V [KEYS, D_V] of step `step`; `wait` waits for V. Where dims
  * are divided, a consumer has its own part of D_V. */
 template <class T, class shape, class waits>
-static __device__ __forceinline__ void
-sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2], const sm90_cursor &cursor,
-        uint32_t step, int add, const waits &wait) {
+DEVICE void sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
+                    const sm90_cursor &cursor, uint32_t step, int add, const waits &wait) {
     const uint64_t v = wgmma_mn_major(sm90_v_address<shape>(cursor, step), shape::PANEL);
     wait();
     wgmma_fence_operand(o);
@@ -188,19 +177,19 @@ sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2], const 
 /* Output of the job-th item: O and lse to the epilogue warps or to memory, or a partial result to
  * its slot. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void
-sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t job,
-           float (&o)[shape::OUTPUTS], const struct sm90_state &state) {
+DEVICE void sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t job,
+                       float (&o)[shape::OUTPUTS], const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(cursor.memory, job);
     const int first = sm90_thread_here() / 32 * 16; /* row of the consumer */
     const int row = warp_lane_here() / 4, h = warp_lane_here() % 4;
-    struct sm90_queries of[2];
-    sm90_queries_of_warp<shape>(of, p, item, sm90_consumer_row<shape>(cursor.consumer) + first);
+    struct sm90_queries queries[2];
+    sm90_queries_of_warp<shape>(queries, p, item,
+                                sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    const float below[2] = {modify_denominator(p.modify, min(of[0].head, p.heads_q - 1),
+    const float below[2] = {modify_denominator(p.modify, min(queries[0].head, p.heads_q - 1),
                                                state.m[0] - attention_raise(T()), l[0]),
-                            modify_denominator(p.modify, min(of[1].head, p.heads_q - 1),
+                            modify_denominator(p.modify, min(queries[1].head, p.heads_q - 1),
                                                state.m[1] - attention_raise(T()), l[1])};
     /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
     const float2 sums = {(h ? state.m[1] : state.m[0]) - attention_raise(T()), h ? l[1] : l[0]};
@@ -208,18 +197,18 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(cursor.shared + shape::O_EMPTY + 8 * cursor.consumer, (job & 1) ^ 1);
     if (!whole)
-        sm90_store_partial<T, shape>(p, item, of, o, state.m, l, dim);
+        sm90_store_partial<T, shape>(p, item, queries, o, state.m, l, dim);
     else if (sm90_hands_sums<shape, SOURCE>() && h < 2)
         sm90_sums<shape>(cursor.memory, 64 * cursor.consumer + first + row + 8 * h) = sums;
-    else if (h < 2 && row < (h ? of[1].rows : of[0].rows) && dim == 0)
-        attention_store_lse(p, item.batch, h ? of[1].head : of[0].head,
-                            (h ? of[1].row : of[0].row) + row, sums.x, sums.y);
+    else if (h < 2 && row < (h ? queries[1].rows : queries[0].rows) && dim == 0)
+        attention_store_lse(p, item.batch, h ? queries[1].head : queries[0].head,
+                            (h ? queries[1].row : queries[0].row) + row, sums.x, sums.y);
     if (shape::DIM_SPLIT > 1 && whole) /* all have read their scores from the memory of O */
         warpgroup_sync(SM90_CONSUMER + cursor.consumer);
     if (whole)
         sm90_store_rows<T, shape, SOURCE>(
             p, cursor.shared + shape::O + (uint32_t)(cursor.consumer * shape::O_CONSUMER),
-            item.batch, of, o, below, first, dim);
+            item.batch, queries, o, below, first, dim);
     if (shape::DIM_SPLIT > 1 && whole) /* all have stored their O */
         warpgroup_sync(SM90_CONSUMER + cursor.consumer);
     if (sm90_hands_o<shape, SOURCE>()) {
@@ -232,8 +221,7 @@ sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t
 
 /* Moves to the next item; false at the end. */
 template <class shape>
-static __device__ __forceinline__ bool sm90_next_item(sm90_cursor &cursor,
-                                                      const struct attention_params &p) {
+DEVICE bool sm90_next_item(sm90_cursor &cursor, const struct attention_params &p) {
     cursor.job++;
     sm90_wait<shape::Q_STAGES>(cursor.shared + shape::Q_FULL, cursor.job);
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);

@@ -8,17 +8,14 @@
 
 /* Consumers issue WGMMAs alternately, in items that do not hold two score tiles (config.cuh). Only
  * unmasked steps take part. */
-template <class shape>
-static __device__ __forceinline__ bool sm90_pingpong(const sm90_cursor &cursor) {
+template <class shape> DEVICE bool sm90_pingpong(const sm90_cursor &cursor) {
     return shape::TWO_SCORE_TILES && cursor.at < cursor.whole && cursor.whole < SM90_LONG;
 }
-template <class shape>
-static __device__ __forceinline__ void sm90_pingpong_wait(const sm90_cursor &cursor) {
+template <class shape> DEVICE void sm90_pingpong_wait(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
         named_barrier_sync(SM90_TURN + cursor.consumer, SM90_BOTH);
 }
-template <class shape>
-static __device__ __forceinline__ void sm90_pingpong_pass(const sm90_cursor &cursor) {
+template <class shape> DEVICE void sm90_pingpong_pass(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
         named_barrier_arrive(SM90_TURN + 1 - cursor.consumer, SM90_BOTH);
 }
@@ -27,8 +24,7 @@ static __device__ __forceinline__ void sm90_pingpong_pass(const sm90_cursor &cur
 
 /* Issues Q K^T of the step at `cursor`. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES],
-                                                        const sm90_cursor &cursor) {
+DEVICE void sm90_step_scores(float (&s)[shape::SCORES], const sm90_cursor &cursor) {
     sm90_scores<T, shape>(
         s, cursor, [&] { sm90_wait<shape::STAGES>(cursor.shared + shape::K_FULL, cursor.step); });
 }
@@ -37,9 +33,8 @@ static __device__ __forceinline__ void sm90_step_scores(float (&s)[shape::SCORES
  * is NaN. Rows of absent granules are zeros. Each warp has every fourth piece of 8 columns of this
  * consumer's panels. */
 template <class shape>
-static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cursor,
-                                                           const struct attention_params &p,
-                                                           const struct sm90_records &records) {
+DEVICE void sm90_zero_dead_rows(const sm90_cursor &cursor, const struct attention_params &p,
+                                const struct sm90_records &records) {
     const uint32_t v =
         sm90_v_address<shape>(cursor, cursor.step) + (uint32_t)(sm90_thread_here() / 32 * 16);
     const int64_t mask = sm90_item<shape>(cursor.memory, cursor.job).mask - records.whole;
@@ -62,9 +57,8 @@ static __device__ __forceinline__ void sm90_zero_dead_rows(const sm90_cursor &cu
 
 /* sm90_pv of a step. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
-                 const sm90_cursor &cursor, uint32_t step, int add) {
+DEVICE void sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2],
+                             const sm90_cursor &cursor, uint32_t step, int add) {
     sm90_pv<T, shape>(o, probs, cursor, step, add,
                       [&] { sm90_wait<shape::STAGES>(cursor.shared + shape::V_FULL, step); });
 }
@@ -73,14 +67,12 @@ sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES / 2
 
 /* Whether masks are loaded ahead. Serial consumers are short of registers; those of filled lists come with
  * the keys. */
-template <class shape> static __device__ __forceinline__ constexpr bool sm90_masks_ahead(void) {
+template <class shape> DEVICE constexpr bool sm90_masks_ahead(void) {
     return !shape::SERIAL && !sm90_is_filled(shape::SOURCE);
 }
 
 /* Loads the records of step `at` of the item. */
-template <class shape>
-static __device__ __forceinline__ void sm90_load_records(struct sm90_fragments<shape> &w,
-                                                         int32_t at) {
+template <class shape> DEVICE void sm90_load_records(struct sm90_fragments<shape> &w, int32_t at) {
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++)
         w.next[i] = sm90_load_record(w.records, at * shape::GRANULES + i);
@@ -88,9 +80,8 @@ static __device__ __forceinline__ void sm90_load_records(struct sm90_fragments<s
 
 /* Finds the records of the item at `cursor`, and loads those of its step `at`. */
 template <class shape>
-static __device__ __forceinline__ void
-sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                  const struct attention_params &p, int32_t at) {
+DEVICE void sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                              const struct attention_params &p, int32_t at) {
     const bool idle = shape::CONSUMERS == 1 && cursor.idle;
     const int row = idle ? p.tile_rows + GRANULE_SLICE - 1 : sm90_warp_row<shape>(p, cursor);
     w.records =
@@ -101,8 +92,8 @@ sm90_find_records(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
 /* Loads the masks of step `at`, whose records have been loaded, and the records of the step after. Records
  * exist even past the item's end. */
 template <class shape>
-static __device__ __forceinline__ void
-sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &p, int32_t at) {
+DEVICE void sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &p,
+                            int32_t at) {
     w.record = 0;
 #pragma unroll
     for (int i = 0; i < shape::GRANULES; i++) {
@@ -114,17 +105,15 @@ sm90_load_masks(struct sm90_fragments<shape> &w, const struct attention_params &
 
 /* Whether a step that runs as masked has no mask: the first of an item, or any where WGMMAs overlap
  * nothing. */
-template <bool FIRST, class shape>
-static __device__ __forceinline__ bool sm90_unmasked(const sm90_cursor &cursor) {
+template <bool FIRST, class shape> DEVICE bool sm90_unmasked(const sm90_cursor &cursor) {
     return (FIRST || shape::SERIAL) && cursor.at < cursor.whole;
 }
 
 /* Prepares the mask of the step at `cursor`, while its Q K^T is in flight. FIRST: of its item. Answers
  * whether V has dead rows (sm90_zero_dead_rows), which the caller overwrites once V can be there. */
 template <bool FIRST, class shape>
-static __device__ __forceinline__ bool sm90_begin_mask(struct sm90_fragments<shape> &w,
-                                                       const sm90_cursor &cursor,
-                                                       const struct attention_params &p) {
+DEVICE bool sm90_begin_mask(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                            const struct attention_params &p) {
     if (sm90_unmasked<FIRST, shape>(cursor))
         return false;
     if constexpr (shape::SOURCE == SM90_FILLED)
@@ -142,9 +131,8 @@ static __device__ __forceinline__ bool sm90_begin_mask(struct sm90_fragments<sha
 
 /* Scores that do not count become -Inf. Answers whether any of this warp counts. */
 template <bool FIRST, class shape>
-static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<shape> &w,
-                                                        const sm90_cursor &cursor,
-                                                        const struct attention_params &p) {
+DEVICE bool sm90_mask_scores(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                             const struct attention_params &p) {
     if (sm90_unmasked<FIRST, shape>(cursor))
         return shape::CONSUMERS > 1 || !cursor.idle;
     uint32_t any = 0;
@@ -163,8 +151,7 @@ static __device__ __forceinline__ bool sm90_mask_scores(struct sm90_fragments<sh
 }
 
 /* P of a warp none of whose scores count. */
-template <class shape>
-static __device__ __forceinline__ void sm90_clear_probs(uint32_t (&probs)[shape::SCORES / 2]) {
+template <class shape> DEVICE void sm90_clear_probs(uint32_t (&probs)[shape::SCORES / 2]) {
 #pragma unroll
     for (int i = 0; i < shape::SCORES / 2; i++)
         probs[i] = 0;
@@ -173,9 +160,8 @@ static __device__ __forceinline__ void sm90_clear_probs(uint32_t (&probs)[shape:
 /* A step that overlaps nothing: Q K^T, softmax. FIRST: first step of its item; else O is
  * rescaled. */
 template <class T, bool FIRST, class shape>
-static __device__ __forceinline__ void
-sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                 const struct attention_params &p, float scale) {
+DEVICE void sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                             const struct attention_params &p, float scale) {
     float factor[2];
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
@@ -206,8 +192,7 @@ sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
 
 /* P V of the step before, which overlaps nothing. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shape> &w,
-                                                      const sm90_cursor &cursor, bool add) {
+DEVICE void sm90_pv_serial(struct sm90_fragments<shape> &w, const sm90_cursor &cursor, bool add) {
     sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     wgmma_wait<0>();
     wgmma_fence_operand(w.o);
@@ -221,9 +206,8 @@ static __device__ __forceinline__ void sm90_pv_serial(struct sm90_fragments<shap
  * step may have masks.
  */
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void
-sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
-                const struct attention_params &p, float scale) {
+DEVICE void sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
+                            const struct attention_params &p, float scale) {
     float factor[2];
     /* before P V, whose first product waits for all of the scores' */
     const bool dead = MASKED && sm90_begin_mask<FIRST>(w, cursor, p);
@@ -262,9 +246,8 @@ sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cu
         sm90_rescale(w.o, factor);
 }
 template <class T, bool FIRST, bool MASKED, class shape>
-static __device__ __forceinline__ void sm90_step(struct sm90_fragments<shape> &w, bool add,
-                                                 const sm90_cursor &cursor,
-                                                 const struct attention_params &p, float scale) {
+DEVICE void sm90_step(struct sm90_fragments<shape> &w, bool add, const sm90_cursor &cursor,
+                      const struct attention_params &p, float scale) {
     wgmma_fence_operand(w.o);
     sm90_pingpong_wait<shape>(cursor);
     sm90_step_scores<T, shape>(w.s, cursor);
@@ -274,9 +257,8 @@ static __device__ __forceinline__ void sm90_step(struct sm90_fragments<shape> &w
 /* The second step of an item, with the epilogue of the item before under its Q K^T. Where the step may
  * have masks: that epilogue alone. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
-                  const struct attention_params &p, float scale) {
+DEVICE void sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                              const struct attention_params &p, float scale) {
     if (cursor.at < cursor.whole) {
         sm90_pingpong_wait<shape>(cursor);
         sm90_step_scores<T, shape>(w.s, cursor);
@@ -292,9 +274,9 @@ sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
 /* An unmasked step whose Q K^T into `s` has been issued. P V of the step before, and Q K^T of the
  * step after into `next`, run under its softmax. MORE: there is a step after. */
 template <class T, bool MORE, class shape>
-static __device__ __forceinline__ void
-sm90_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
-                    float (&next)[shape::SCORES], bool add, sm90_cursor &cursor, float scale) {
+DEVICE void sm90_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
+                                float (&next)[shape::SCORES], bool add, sm90_cursor &cursor,
+                                float scale) {
     float factor[2];
     sm90_step_values<T, shape>(w.o, w.probs, cursor, cursor.step - 1, add);
     cursor.at++, cursor.step++;
@@ -315,8 +297,8 @@ sm90_step_two_tiles(struct sm90_fragments<shape> &w, float (&s)[shape::SCORES],
 
 /* Unmasked steps of an item from the one at `cursor` on, with two score tiles. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_steps_two_tiles(struct sm90_fragments<shape> &w,
-                                                            sm90_cursor &cursor, float scale) {
+DEVICE void sm90_steps_two_tiles(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                                 float scale) {
     float t[shape::SCORES];
     if (cursor.at >= cursor.whole)
         return;
@@ -338,9 +320,8 @@ static __device__ __forceinline__ void sm90_steps_two_tiles(struct sm90_fragment
 /* The steps of an item from `cursor` on, but its first: unmasked steps, then masked ones. Where dims
  * are divided, WGMMAs overlap nothing. P V of the last step is left to the caller. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &w,
-                                                  sm90_cursor &cursor,
-                                                  const struct attention_params &p, float scale) {
+DEVICE void sm90_steps(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                       const struct attention_params &p, float scale) {
     if (sm90_masks_ahead<shape>() && cursor.whole > 0 && cursor.whole < cursor.steps)
         sm90_load_masks(w, p, cursor.whole);
     if constexpr (shape::SERIAL) {
@@ -363,9 +344,8 @@ static __device__ __forceinline__ void sm90_steps(struct sm90_fragments<shape> &
 
 /* Moves to the next item, and loads its first records of masks; false at the end. */
 template <class shape>
-static __device__ __forceinline__ bool sm90_begin_item(struct sm90_fragments<shape> &w,
-                                                       sm90_cursor &cursor,
-                                                       const struct attention_params &p) {
+DEVICE bool sm90_begin_item(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                            const struct attention_params &p) {
     const bool more = sm90_next_item<shape>(cursor, p);
     if (sm90_masks_ahead<shape>() && more && cursor.whole < cursor.steps)
         sm90_find_records(w, cursor, p, cursor.whole);
@@ -374,9 +354,8 @@ static __device__ __forceinline__ bool sm90_begin_item(struct sm90_fragments<sha
 
 /* Zeros the rows of Q past those of the tile, and P of warps that have no other rows. */
 template <class shape>
-static __device__ __forceinline__ void sm90_clear_idle(struct sm90_fragments<shape> &w,
-                                                       sm90_cursor &cursor,
-                                                       const struct attention_params &p) {
+DEVICE void sm90_clear_idle(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
+                            const struct attention_params &p) {
     const int rows = p.tile_heads * p.tile_rows, thread = sm90_thread_here();
     cursor.idle = sm90_uniform(thread / 32 * 16) >= rows;
     sm90_clear_probs<shape>(w.probs);
@@ -389,8 +368,8 @@ static __device__ __forceinline__ void sm90_clear_idle(struct sm90_fragments<sha
 }
 
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_consume(char *memory, uint32_t shared, int consumer,
-                                                    const struct attention_params &p, float scale) {
+DEVICE void sm90_consume(char *memory, uint32_t shared, int consumer,
+                         const struct attention_params &p, float scale) {
     struct sm90_fragments<shape> w;
     sm90_cursor cursor = {memory, shared, consumer, sm90_thread_here() == 0, 0, ~0u, 0,
                           0,      0,      false};

@@ -10,35 +10,33 @@
 #define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
 
 /* Whether producer warps store O. All of O is staged then. */
-template <class shape, int SOURCE>
-static __device__ __forceinline__ constexpr bool sm90_hands_o(void) {
+template <class shape, int SOURCE> DEVICE constexpr bool sm90_hands_o(void) {
     return !sm90_gathers(SOURCE) && shape::CONSUMERS <= 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
 /* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
  * not tried. */
-template <class shape, int SOURCE>
-static __device__ __forceinline__ constexpr bool sm90_hands_sums(void) {
+template <class shape, int SOURCE> DEVICE constexpr bool sm90_hands_sums(void) {
     return sm90_hands_o<shape, SOURCE>() && !shape::TWO_SCORE_TILES;
 }
 
 /* A partial result: this thread's part of the warp's queries `of`, in the slots of their heads;
  * dims from `begin` on. Rows without a query are not stored. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
-                   const struct sm90_queries (&of)[2], const float (&o)[shape::OUTPUTS],
-                   const float (&m)[2], const float (&l)[2], int begin) {
+DEVICE void sm90_store_partial(const struct attention_params &p, const struct granule_item &item,
+                               const struct sm90_queries (&queries)[2],
+                               const float (&o)[shape::OUTPUTS], const float (&m)[2],
+                               const float (&l)[2], int begin) {
     const float lower = attention_exp2(-attention_raise(T()));
     const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        if (row >= of[h].rows)
+        if (row >= queries[h].rows)
             continue;
         const struct attention_slot slot =
-            attention_slot_of(p, item.slot + (of[h].head - item.head) *
+            attention_slot_of(p, item.slot + (queries[h].head - item.head) *
                                                  (sm90_is_filled(shape::SOURCE) ? 1 : item.parts));
-        const int at = of[h].row - item.row + row;
+        const int at = queries[h].row - item.row + row;
         float *to = slot.o + (int64_t)at * p.slot_dims + begin + 2 * column;
         if (column == 0 && begin == 0) {
             slot.m[at] = m[h];
@@ -56,8 +54,7 @@ sm90_store_partial(const struct attention_params &p, const struct granule_item &
  * of which `pieces` pieces of 16 bytes exist in memory. MOST: rows at most, copied without a loop; 0:
  * any number. */
 template <class T, int PANELS, int MOST = 0>
-static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step, uint32_t staged,
-                                                         int rows, int pieces) {
+DEVICE void sm90_store_pieces(char *to, int64_t step, uint32_t staged, int rows, int pieces) {
     constexpr int PIECES = 8 * PANELS, AT_ONCE = 32 / PIECES; /* rows */
     const int lane = warp_lane_here(), piece = lane % PIECES, first = lane / PIECES;
     to += first * step + 16 * piece;
@@ -79,8 +76,8 @@ static __device__ __forceinline__ void sm90_store_pieces(char *to, int64_t step,
 
 /* Address of the first row of an item's O. */
 template <class T>
-static __device__ __forceinline__ char *sm90_rows_o(const struct attention_params &p, int32_t batch,
-                                                    int32_t head, int64_t row) {
+DEVICE char *sm90_rows_o(const struct attention_params &p, int32_t batch, int32_t head,
+                         int64_t row) {
     return attention_head<T>(p.o, batch, head) + row * p.o.stride[2] * (int64_t)sizeof(T);
 }
 
@@ -88,10 +85,9 @@ static __device__ __forceinline__ char *sm90_rows_o(const struct attention_param
  * from `begin` on. Unless producer warps store O, the warp also stores it, O_PANELS panels at a
  * time. Overwrites o. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void
-sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
-                const struct sm90_queries (&of)[2], float (&o)[shape::OUTPUTS], const float (&l)[2],
-                int first, int begin) {
+DEVICE void sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch,
+                            const struct sm90_queries (&queries)[2], float (&o)[shape::OUTPUTS],
+                            const float (&l)[2], int first, int begin) {
     constexpr int COLUMNS = shape::D_V < 64 ? shape::D_V : 64 * shape::O_PANELS;
     constexpr int EACH = shape::CONSUMERS > 1 ? 16 : 8; /* rows that are of one head */
     /* Panels of O that are staged one at a time would each begin a loop anew: none then. */
@@ -127,16 +123,16 @@ sm90_store_rows(const struct attention_params &p, uint32_t staged, int32_t batch
 #pragma unroll
         for (int r = 0; r < 16; r += EACH)
             sm90_store_pieces<T, shape::O_PANELS, MOST>(
-                sm90_rows_o<T>(p, batch, of[r / 8].head, of[r / 8].row) + 2 * (begin + d),
+                sm90_rows_o<T>(p, batch, queries[r / 8].head, queries[r / 8].row) + 2 * (begin + d),
                 p.o.stride[2] * (int64_t)sizeof(T), staged + (uint32_t)(r * 128),
-                min(of[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
+                min(queries[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
         __syncwarp();
     }
 }
 
 /* Loads up to 32 of a CTA's items, one for each lane. Count -1: no item. */
-static __device__ __forceinline__ struct granule_item
-sm90_load_items(const struct attention_params &p, int64_t first, int64_t end) {
+DEVICE struct granule_item sm90_load_items(const struct attention_params &p, int64_t first,
+                                           int64_t end) {
     struct granule_item item;
     item.count = -1;
     if (first + warp_lane() < end)
@@ -144,19 +140,18 @@ sm90_load_items(const struct attention_params &p, int64_t first, int64_t end) {
     return item;
 }
 
-static __device__ __forceinline__ int64_t sm90_of_lane(int64_t x, int lane) {
+DEVICE int64_t sm90_of_lane(int64_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
-static __device__ __forceinline__ int32_t sm90_of_lane(int32_t x, int lane) {
+DEVICE int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
 /* Stores O = 0 and lse = -Inf for items of [begin, end) without keys. `load` answers 32 from one on, as
  * sm90_load_items. `warp` of `warps` warps. */
 template <class T, class shape, class loads>
-static __device__ __forceinline__ void sm90_store_empty(const struct attention_params &p,
-                                                        const loads &load, int64_t begin,
-                                                        int64_t end, int warp, int warps) {
+DEVICE void sm90_store_empty(const struct attention_params &p, const loads &load, int64_t begin,
+                             int64_t end, int warp, int warps) {
     /* Lanes of a row, and rows that a warp stores at once. */
     constexpr int ACROSS = shape::V_PANELS > 2 ? 32 : 8 * shape::V_PANELS, AT_ONCE = 32 / ACROSS;
     const int pieces = p.d_v / 8, piece = warp_lane() % ACROSS;
@@ -191,28 +186,28 @@ static __device__ __forceinline__ void sm90_store_empty(const struct attention_p
 /* Stores the staged O of a consumer's rows of an item, and lse where it is left to this warp. TMA
  * stores take whole heads; heads of which only some rows exist go 16 bytes a lane. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void
-sm90_store_item(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                uint32_t staged, int consumer, int32_t batch, int32_t head, int32_t row,
-                int32_t rows) {
+DEVICE void sm90_store_item(char *memory, const struct attention_params &p,
+                            const struct sm90_maps &maps, uint32_t staged, int consumer,
+                            int32_t batch, int32_t head, int32_t row, int32_t rows) {
     const int each = min(64, p.tile_rows), end = min(64, p.tile_heads * each);
 #pragma unroll 1
     for (int at = 0; at < end; at += each, staged += (uint32_t)each * 128) {
-        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, 64 * consumer + at);
-        if (!maps.tma_o || of.rows < each) {
-            sm90_store_pieces<T, shape::V_PANELS>(sm90_rows_o<T>(p, batch, of.head, of.row),
-                                                  p.o.stride[2] * (int64_t)sizeof(T), staged,
-                                                  min(of.rows, each), p.d_v / 8);
+        const struct sm90_queries queries = sm90_queries_of(p, head, row, rows, 64 * consumer + at);
+        if (!maps.tma_o || queries.rows < each) {
+            sm90_store_pieces<T, shape::V_PANELS>(
+                sm90_rows_o<T>(p, batch, queries.head, queries.row),
+                p.o.stride[2] * (int64_t)sizeof(T), staged, min(queries.rows, each), p.d_v / 8);
         } else if (warp_lane() == 0) {
 #pragma unroll
             for (int i = 0; i < shape::V_PANELS; i++)
-                tma_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, of.row, of.head, batch);
+                tma_store(&maps.o, staged + i * SM90_O_PANEL, 64 * i, queries.row, queries.head,
+                          batch);
         }
-        const int listed = sm90_hands_sums<shape, SOURCE>() ? min(of.rows, each) : 0;
+        const int listed = sm90_hands_sums<shape, SOURCE>() ? min(queries.rows, each) : 0;
 #pragma unroll 1
         for (int r = warp_lane(); r < listed; r += 32) {
             const float2 sums = sm90_sums<shape>(memory, 64 * consumer + at + r);
-            attention_store_lse(p, batch, of.head, of.row + r, sums.x, sums.y);
+            attention_store_lse(p, batch, queries.head, queries.row + r, sums.x, sums.y);
         }
     }
     if (warp_lane() == 0) {
@@ -225,9 +220,9 @@ sm90_store_item(char *memory, const struct attention_params &p, const struct sm9
 /* Stores O of all items that have keys and are not split, as consumer `consumer` stages its
  * rows. load: as in sm90_store_empty. */
 template <class T, class shape, int SOURCE, class loads>
-static __device__ __forceinline__ void
-sm90_store_items(char *memory, const struct attention_params &p, const struct sm90_maps &maps,
-                 const loads &load, uint32_t shared, int consumer, int64_t begin, int64_t end) {
+DEVICE void sm90_store_items(char *memory, const struct attention_params &p,
+                             const struct sm90_maps &maps, const loads &load, uint32_t shared,
+                             int consumer, int64_t begin, int64_t end) {
     uint32_t job = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {

@@ -13,9 +13,8 @@
 /* A warp of the producer warpgroup. CP_ASYNC: warps 0, 1 fetch Q and K, warps 2, 3 fetch V. TMA:
  * warp 0 fetches Q and K, warp 1 V; warps 2, 3 run the epilogue, a warp for each consumer. */
 template <class T, class shape, int SOURCE>
-static __device__ __forceinline__ void sm90_produce(char *memory, uint32_t shared,
-                                                    const struct attention_params &p,
-                                                    const struct sm90_maps &maps) {
+DEVICE void sm90_produce(char *memory, uint32_t shared, const struct attention_params &p,
+                         const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS);
     const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS + 1);
@@ -48,7 +47,7 @@ static __host__ __device__ __forceinline__ constexpr int sm90_resident(void) {
     return shape::RESIDENT - (MODIFIED && shape::RESIDENT == 4);
 }
 template <class shape, int SOURCE, bool MODIFIED>
-static __device__ __forceinline__ constexpr int sm90_consumer_registers(void) {
+DEVICE constexpr int sm90_consumer_registers(void) {
     return MODIFIED && shape::RESIDENT == 4 ? 120 : shape::CONSUMER_REGISTERS[SOURCE];
 }
 

@@ -10,40 +10,35 @@
 /* Filled lists (filled/mask.cuh), in kernels of SM90_FILLED alone: granule i of a step, and the mask of the step at
  * `cursor`; in those of SM90_COLUMNS the mask (filled/columns/config.cuh). */
 template <class shape>
-static __device__ __forceinline__ struct fill_granule &sm90_filled_granule(char *memory,
-                                                                           uint32_t step, int i);
+DEVICE struct fill_granule &sm90_filled_granule(char *memory, uint32_t step, int i);
 template <class shape>
-static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragments<shape> &w,
-                                                              const sm90_cursor &cursor,
-                                                              const struct attention_params &p);
+DEVICE void sm90_filled_begin_mask(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                                   const struct attention_params &p);
 template <class shape>
-static __device__ __forceinline__ void sm90_columns_begin_mask(struct sm90_fragments<shape> &w,
-                                                               const sm90_cursor &cursor);
+DEVICE void sm90_columns_begin_mask(struct sm90_fragments<shape> &w, const sm90_cursor &cursor);
 
 /* Exponents of 2 of one score. */
-static __device__ __forceinline__ float sm90_scale(const struct attention_params &p) {
+DEVICE float sm90_scale(const struct attention_params &p) {
     return p.q_scale * p.score_scale;
 }
 
 /* This thread's two rows. */
 template <class shape>
-static __device__ __forceinline__ void sm90_queries_of_cursor(struct sm90_queries (&of)[2],
-                                                              const struct attention_params &p,
-                                                              const sm90_cursor &cursor) {
-    sm90_queries_of_warp<shape>(of, p, sm90_item<shape>(cursor.memory, cursor.job),
+DEVICE void sm90_queries_of_cursor(struct sm90_queries (&queries)[2],
+                                   const struct attention_params &p, const sm90_cursor &cursor) {
+    sm90_queries_of_warp<shape>(queries, p, sm90_item<shape>(cursor.memory, cursor.job),
                                 sm90_consumer_row<shape>(cursor.consumer) +
                                     sm90_thread_here() / 32 * 16);
 #pragma unroll
     for (int h = 0; h < 2; h++)
-        of[h].row += warp_lane_here() / 4;
+        queries[h].row += warp_lane_here() / 4;
 }
 
 /* Loads the places of columns 64 group + lane and + 32 + lane of the step at `cursor`. Columns past
  * the item's granules have any. */
 template <class shape>
-static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
-                                                        const struct attention_params &p,
-                                                        const sm90_cursor &cursor, int group) {
+DEVICE void sm90_load_places(int32_t (&place)[2], const struct attention_params &p,
+                             const sm90_cursor &cursor, int group) {
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
     const int bits = p.granule_bits;
 #pragma unroll
@@ -65,9 +60,8 @@ static __device__ __forceinline__ void sm90_load_places(int32_t (&place)[2],
 /* Kept ones of this thread's 32 weights of 64 places: bit 2 j + e for column 8 j + 2 t + e of row g; row g +
  * 8 is 16 bits further. filled: rows and places of a granule fill 16 x 16 tiles of draws, so a call has all
  * eight weights of 16 places. */
-static __device__ __forceinline__ uint32_t sm90_drawn(const struct attention_params &p,
-                                                      const struct modify_query (&q)[2],
-                                                      const int32_t (&place)[2], bool filled) {
+DEVICE uint32_t sm90_drawn(const struct attention_params &p, const struct modify_query (&q)[2],
+                           const int32_t (&place)[2], bool filled) {
     const uint64_t seed = *p.modify.seed;
     const int t2 = warp_lane_here() % 4 * 2;
     uint32_t first[4], kept = 0, shifted = 0;
@@ -101,9 +95,8 @@ static __device__ __forceinline__ uint32_t sm90_drawn(const struct attention_par
 /* Loads the places of the step at `cursor`, and draws what dropout keeps, while its Q K^T is in
  * flight. */
 template <class shape>
-static __device__ __forceinline__ void sm90_begin_modify(struct sm90_fragments<shape> &w,
-                                                         const sm90_cursor &cursor,
-                                                         const struct attention_params &p) {
+DEVICE void sm90_begin_modify(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                              const struct attention_params &p) {
     if (!p.modify.alibi && !p.modify.seed)
         return;
 #pragma unroll
@@ -111,11 +104,12 @@ static __device__ __forceinline__ void sm90_begin_modify(struct sm90_fragments<s
         sm90_load_places<shape>(w.place[group], p, cursor, group);
     if (!p.modify.seed)
         return;
-    struct sm90_queries of[2];
-    sm90_queries_of_cursor<shape>(of, p, cursor);
+    struct sm90_queries queries[2];
+    sm90_queries_of_cursor<shape>(queries, p, cursor);
     const int32_t batch = sm90_item<shape>(cursor.memory, cursor.job).batch;
-    const struct modify_query q[2] = {modify_query_of(p.modify, batch, of[0].head, of[0].row),
-                                      modify_query_of(p.modify, batch, of[1].head, of[1].row)};
+    const struct modify_query q[2] = {
+        modify_query_of(p.modify, batch, queries[0].head, queries[0].row),
+        modify_query_of(p.modify, batch, queries[1].head, queries[1].row)};
     const uint32_t first = q[0].i - (uint32_t)(warp_lane_here() / 4);
     /* Granules that cp.async gathers are smaller, as a rule. */
     const bool filled = shape::SOURCE != SM90_CP_ASYNC && first % 16 == 0 && q[1].i == q[0].i + 8 &&
@@ -127,9 +121,8 @@ static __device__ __forceinline__ void sm90_begin_modify(struct sm90_fragments<s
 
 /* Softcap, then ALiBi, on the scores of a step. */
 template <class shape>
-static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<shape> &w,
-                                                          const sm90_cursor &cursor,
-                                                          const struct attention_params &p) {
+DEVICE void sm90_modify_scores(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                               const struct attention_params &p) {
     if (!p.modify.scores)
         return;
     const float scale = sm90_scale(p);
@@ -137,8 +130,8 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
         modify_cap(w.s, scale / p.modify.cap);
     if (!p.modify.alibi)
         return;
-    struct sm90_queries of[2];
-    sm90_queries_of_cursor<shape>(of, p, cursor);
+    struct sm90_queries queries[2];
+    sm90_queries_of_cursor<shape>(queries, p, cursor);
     const struct granule_item &item = sm90_item<shape>(cursor.memory, cursor.job);
     const int32_t row = item.row;
     /* Query 0 of filled lists stands where today's length has it. */
@@ -152,9 +145,9 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
     float slope[2], back[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        slope[h] = p.modify.alibi[min(of[h].head, p.heads_q - 1)] *
+        slope[h] = p.modify.alibi[min(queries[h].head, p.heads_q - 1)] *
                    (p.modify.unit / modify_unit(p.modify, scale));
-        back[h] = (float)(of[h].row - row - (eights ? t2 : 0));
+        back[h] = (float)(queries[h].row - row - (eights ? t2 : 0));
     }
 #pragma unroll
     for (int group = 0; group < shape::GRANULES; group++) {
@@ -178,8 +171,7 @@ static __device__ __forceinline__ void sm90_modify_scores(struct sm90_fragments<
 
 /* Dropout, on the weights of a step. */
 template <class shape>
-static __device__ __forceinline__ void sm90_drop(struct sm90_fragments<shape> &w,
-                                                 const struct attention_params &p) {
+DEVICE void sm90_drop(struct sm90_fragments<shape> &w, const struct attention_params &p) {
     if (!p.modify.seed)
         return;
 #pragma unroll

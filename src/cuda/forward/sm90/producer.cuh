@@ -8,8 +8,7 @@
 
 /* Publishes the end of work: an item with count 0. `writes`: true for one of the callers. */
 template <class shape>
-static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t shared, uint32_t job,
-                                                        bool writes) {
+DEVICE void sm90_publish_end(char *memory, uint32_t shared, uint32_t job, bool writes) {
     const uint32_t slot = 8 * ring_stage<shape::Q_STAGES>(job);
     barrier_wait(shared + shape::Q_EMPTY + slot, ring_parity<shape::Q_STAGES>(job) ^ 1);
     if (writes)
@@ -24,9 +23,8 @@ static __device__ __forceinline__ void sm90_publish_end(char *memory, uint32_t s
 /* Loads a tile of ROWS consecutive rows from `first` on, and PANELS panels from panel `panel`
  * on. */
 template <int PANELS, int ROWS>
-static __device__ __forceinline__ void sm90_tma_tile(uint32_t tile, const CUtensorMap *map,
-                                                     uint32_t barrier, int panel, int32_t first,
-                                                     int32_t h, int32_t b, uint64_t policy) {
+DEVICE void sm90_tma_tile(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int panel,
+                          int32_t first, int32_t h, int32_t b, uint64_t policy) {
     if (warp_lane() == 0) {
         barrier_arrive_expect_tx(barrier, PANELS * ROWS * 128);
 #pragma unroll
@@ -38,9 +36,9 @@ static __device__ __forceinline__ void sm90_tma_tile(uint32_t tile, const CUtens
 
 /* Loads a tile of two granules of ROWS / 2 rows each, at `first` and `second`. */
 template <int PANELS, int ROWS>
-static __device__ __forceinline__ void
-sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier, int32_t first,
-                      int32_t second, int32_t h, int32_t b, uint64_t policy) {
+DEVICE void sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier,
+                                  int32_t first, int32_t second, int32_t h, int32_t b,
+                                  uint64_t policy) {
     if (warp_lane() == 0) {
         barrier_arrive_expect_tx(barrier, PANELS * ROWS * 128);
 #pragma unroll
@@ -56,9 +54,8 @@ sm90_tma_two_granules(uint32_t tile, const CUtensorMap *map, uint32_t barrier, i
 /* Loads a step's tile of K or V on the TMA path: one TMA tile copy for a panel where the two
  * granules are neighbours. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensorMap *maps,
-                                                   uint32_t barrier, int32_t keys, int g, int32_t h,
-                                                   int32_t b) {
+DEVICE void sm90_tma_kv(uint32_t tile, const CUtensorMap *maps, uint32_t barrier, int32_t keys,
+                        int g, int32_t h, int32_t b) {
     const int32_t one = sm90_of_lane(keys, g);
     const int panel = sm90_rank<shape>() * PANELS;
     if (shape::GRANULES == 1) {
@@ -77,9 +74,8 @@ static __device__ __forceinline__ void sm90_tma_kv(uint32_t tile, const CUtensor
 /* Loads a step's tile of K or V, one TMA tile copy for each granule of 2^bits keys and panel. Lane
  * g + i issues those of granule i. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, const CUtensorMap *map,
-                                                             uint32_t barrier, int32_t key, int g,
-                                                             int bits, int32_t h, int32_t b) {
+DEVICE void sm90_tma_each_granule(uint32_t tile, const CUtensorMap *map, uint32_t barrier,
+                                  int32_t key, int g, int bits, int32_t h, int32_t b) {
     const int piece = warp_lane() - g, panel = sm90_rank<shape>() * PANELS;
     if (warp_lane() == 0)
         barrier_arrive_expect_tx(barrier, PANELS * shape::PANEL);
@@ -95,9 +91,8 @@ static __device__ __forceinline__ void sm90_tma_each_granule(uint32_t tile, cons
 /* Loads Q [ROWS, D_QK] of an item: rows from `row` on of `head` and of the heads packed with it.
  * Lane `lane` issues. */
 template <class shape>
-static __device__ __forceinline__ void sm90_tma_q(const struct attention_params &p, uint32_t tile,
-                                                  const CUtensorMap *map, uint32_t barrier,
-                                                  int32_t row, int32_t head, int32_t b, int lane) {
+DEVICE void sm90_tma_q(const struct attention_params &p, uint32_t tile, const CUtensorMap *map,
+                       uint32_t barrier, int32_t row, int32_t head, int32_t b, int lane) {
     if (warp_lane() == lane) {
         barrier_arrive_expect_tx(barrier,
                                  (uint32_t)(p.tile_heads * p.tile_rows) * 128 * shape::QK_PANELS);
@@ -114,16 +109,16 @@ static __device__ __forceinline__ void sm90_tma_q(const struct attention_params 
 
 /* First keys of granules g + lane of an item of `count` granules. Past the end: n_kv, for which TMA
  * fills zeros. */
-static __device__ __forceinline__ int32_t sm90_load_keys(const struct attention_params &p,
-                                                         int64_t first, int32_t g, int32_t count) {
+DEVICE int32_t sm90_load_keys(const struct attention_params &p, int64_t first, int32_t g,
+                              int32_t count) {
     return g + warp_lane() < count ? __ldg(p.image.keys + first + g + warp_lane()) : p.n_kv;
 }
 
 /* The producer loop of the TMA path: items, Q and K (IS_K), or V. */
 template <class shape, bool IS_K>
-static __device__ __forceinline__ void
-sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p,
-                 const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin, int64_t end) {
+DEVICE void sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p,
+                             const CUtensorMap *map_q, const CUtensorMap *maps, int64_t begin,
+                             int64_t end) {
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;
@@ -143,7 +138,7 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
             sm90_load_keys(p, sm90_of_lane(items.first, lane), 0, sm90_of_lane(items.count, lane));
 #pragma unroll 1
         while (left) {
-            const int here = lane;
+            const int lanes = lane;
             const int32_t count = sm90_of_lane(items.count, lane);
             const int32_t b = sm90_of_lane(items.batch, lane);
             const int32_t h = sm90_of_lane(items.head_kv, lane);
@@ -168,10 +163,10 @@ sm90_produce_tma(char *memory, uint32_t shared, const struct attention_params &p
             lane = left ? __ffs((int)left) - 1 : lane;
 #pragma unroll 1
             for (int32_t chunk = 0; chunk < count; chunk += 32) {
-                const int of = chunk + 32 < count ? here : lane;
-                const int32_t after =
-                    sm90_load_keys(p, sm90_of_lane(items.first, of), of == here ? chunk + 32 : 0,
-                                   sm90_of_lane(items.count, of));
+                const int source = chunk + 32 < count ? lanes : lane;
+                const int32_t after = sm90_load_keys(p, sm90_of_lane(items.first, source),
+                                                     source == lanes ? chunk + 32 : 0,
+                                                     sm90_of_lane(items.count, source));
                 const int32_t granules = min(count - chunk, 32);
 #pragma unroll 1
                 for (int32_t g = 0; g < granules; g += each, step++) {
@@ -210,8 +205,7 @@ struct sm90_pending_copy {
 
 /* Arrives for the copy in flight, unless it is among the last PENDING groups. The proxy fence makes
  * the copied bytes visible to WGMMA. */
-template <int PENDING>
-static __device__ __forceinline__ void sm90_signal_copy(struct sm90_pending_copy &pending) {
+template <int PENDING> DEVICE void sm90_signal_copy(struct sm90_pending_copy &pending) {
     if (!pending.open)
         return;
     cp_async_wait<PENDING>();
@@ -221,8 +215,8 @@ static __device__ __forceinline__ void sm90_signal_copy(struct sm90_pending_copy
 }
 
 /* Waits until a stage is free. Where that takes time, first arrives for the copy in flight. */
-static __device__ __forceinline__ void sm90_wait_signalling(uint32_t barrier, uint32_t parity,
-                                                            struct sm90_pending_copy &pending) {
+DEVICE void sm90_wait_signalling(uint32_t barrier, uint32_t parity,
+                                 struct sm90_pending_copy &pending) {
     if (__all_sync(WARP_ALL, barrier_test_wait(barrier, parity)))
         return;
     sm90_signal_copy<0>(pending);
@@ -233,9 +227,8 @@ static __device__ __forceinline__ void sm90_wait_signalling(uint32_t barrier, ui
  * 32 i + l; -1: zeros. PLAIN: all rows and all columns exist, and rows are less than 2^32 bytes
  * apart. */
 template <int PANELS, int PANEL, bool PLAIN, int N>
-static __device__ __forceinline__ void sm90_cp_async_rows(uint32_t to, const char *from,
-                                                          int64_t step, int32_t bytes,
-                                                          const int32_t (&key)[N]) {
+DEVICE void sm90_cp_async_rows(uint32_t to, const char *from, int64_t step, int32_t bytes,
+                               const int32_t (&key)[N]) {
     const int piece = warp_lane() % 8, sub = warp_lane() / 8;
     from += 16 * piece;
     to += (uint32_t)(sub * 128) + swizzle_piece(sub, piece);
@@ -262,8 +255,8 @@ struct sm90_rows {
 
 /* Rows of a head of d dims, of which a CTA has `mine`. */
 template <class T, class shape>
-static __device__ __forceinline__ struct sm90_rows
-sm90_rows_of(const struct rows_view &view, int32_t batch, int32_t head, int32_t d, int32_t mine) {
+DEVICE struct sm90_rows sm90_rows_of(const struct rows_view &view, int32_t batch, int32_t head,
+                                     int32_t d, int32_t mine) {
     const int32_t first = sm90_rank<shape>() * mine;
     return {attention_head<T>(view, batch, head) + first * (int32_t)sizeof(T),
             view.stride[2] * (int64_t)sizeof(T), (d - first) * (int32_t)sizeof(T)};
@@ -271,8 +264,7 @@ sm90_rows_of(const struct rows_view &view, int32_t batch, int32_t head, int32_t 
 
 /* Copies this warp's rows of a tile. */
 template <int PANELS, int PANEL, int N>
-static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const struct sm90_rows &rows,
-                                                          const int32_t (&key)[N]) {
+DEVICE void sm90_cp_async_tile(uint32_t to, const struct sm90_rows &rows, const int32_t (&key)[N]) {
     const bool plain = rows.bytes >= 128 * PANELS && (uint64_t)rows.step <= UINT32_MAX;
     if (__all_sync(WARP_ALL, plain && (key[0] | key[N - 1]) >= 0))
         sm90_cp_async_rows<PANELS, PANEL, true>(to, rows.from, rows.step, rows.bytes, key);
@@ -281,11 +273,10 @@ static __device__ __forceinline__ void sm90_cp_async_tile(uint32_t to, const str
 }
 
 /* An item, one word a lane: loaded while the item before is copied. */
-static __device__ __forceinline__ bool sm90_has_word(void) {
+DEVICE bool sm90_has_word(void) {
     return warp_lane() < (int)sizeof(struct granule_item) / 4;
 }
-static __device__ __forceinline__ int32_t sm90_record(const struct attention_params &p, int64_t i,
-                                                      int64_t end) {
+DEVICE int32_t sm90_record(const struct attention_params &p, int64_t i, int64_t end) {
     return i < end && sm90_has_word()
                ? __ldg(reinterpret_cast<const int32_t *>(p.image.items + i) + warp_lane())
                : 0;
@@ -297,8 +288,7 @@ static __device__ __forceinline__ int32_t sm90_record(const struct attention_par
      (uint32_t)SM90_ITEM_WORD(record, field))
 
 /* Writes an item to shared memory. */
-template <class shape>
-static __device__ __forceinline__ void sm90_publish(char *memory, uint32_t job, int32_t record) {
+template <class shape> DEVICE void sm90_publish(char *memory, uint32_t job, int32_t record) {
     if (sm90_has_word())
         reinterpret_cast<int32_t *>(&sm90_item<shape>(memory, job))[warp_lane()] = record;
 }
@@ -308,8 +298,7 @@ struct sm90_list {
     int64_t first, group; /* its first granule; its first group, as if all had records */
     int32_t count, whole; /* granules; groups without a record */
 };
-static __device__ __forceinline__ struct sm90_list sm90_list_of(const struct attention_params &p,
-                                                                int32_t record) {
+DEVICE struct sm90_list sm90_list_of(const struct attention_params &p, int32_t record) {
     const int32_t whole = sm90_groups_whole(p, SM90_ITEM_WORD(record, whole));
     return {SM90_ITEM_LONG(record, first), SM90_ITEM_LONG(record, mask) - whole,
             SM90_ITEM_WORD(record, count), whole};
@@ -317,9 +306,8 @@ static __device__ __forceinline__ struct sm90_list sm90_list_of(const struct att
 
 /* Keys at this lane's places of a step that begins at place `at`; -1: none. */
 template <int N>
-static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
-                                                      const struct attention_params &p,
-                                                      const struct sm90_list &list, int64_t at) {
+DEVICE void sm90_find_keys(int32_t (&key)[N], const struct attention_params &p,
+                           const struct sm90_list &list, int64_t at) {
     const int32_t size = 1 << p.granule_bits;
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -337,21 +325,20 @@ static __device__ __forceinline__ void sm90_find_keys(int32_t (&key)[N],
 /* Copies half of an item's Q, where TMA cannot take its strides: 4 rows at a time, each of its own
  * head. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_params &p,
-                                                       uint32_t tile, int32_t batch, int32_t head,
-                                                       int32_t row, int32_t rows, int half) {
+DEVICE void sm90_cp_async_q(const struct attention_params &p, uint32_t tile, int32_t batch,
+                            int32_t head, int32_t row, int32_t rows, int half) {
     const int piece = warp_lane() % 8, first = shape::ROWS / 2 * half + warp_lane() / 8;
 #pragma unroll 1
     for (int at = first; at < shape::ROWS / 2 * (half + 1); at += 4) {
-        const struct sm90_queries of = sm90_queries_of(p, head, row, rows, at);
+        const struct sm90_queries queries = sm90_queries_of(p, head, row, rows, at);
         const struct sm90_rows of_head =
-            sm90_rows_of<T, shape>(p.q, batch, of.head, p.d_qk, shape::D_QK);
-        const char *from = of_head.from + of.row * of_head.step + 16 * piece;
+            sm90_rows_of<T, shape>(p.q, batch, queries.head, p.d_qk, shape::D_QK);
+        const char *from = of_head.from + queries.row * of_head.step + 16 * piece;
 #pragma unroll
         for (int s = 0; s < shape::QK_PANELS; s++)
-            cp_async_16_l2_128(tile + (uint32_t)(s * shape::Q_PANEL + at * 128) +
-                                   swizzle_piece(at, piece),
-                               from + 128 * s, of.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
+            cp_async_16_l2_128(
+                tile + (uint32_t)(s * shape::Q_PANEL + at * 128) + swizzle_piece(at, piece),
+                from + 128 * s, queries.rows > 0 && (8 * s + piece) * 16 < of_head.bytes);
     }
     cp_async_wait_all();
     proxy_fence();
@@ -359,10 +346,9 @@ static __device__ __forceinline__ void sm90_cp_async_q(const struct attention_pa
 
 /* Publishes an item, and loads its Q. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &p,
-                  const struct sm90_maps &maps, int half, uint32_t job, int32_t record,
-                  struct sm90_pending_copy &pending) {
+DEVICE void sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &p,
+                              const struct sm90_maps &maps, int half, uint32_t job, int32_t record,
+                              struct sm90_pending_copy &pending) {
     const uint32_t slot = ring_stage<shape::Q_STAGES>(job),
                    full = shared + shape::Q_FULL + 8 * slot;
     const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
@@ -385,9 +371,9 @@ sm90_publish_item(char *memory, uint32_t shared, const struct attention_params &
 
 /* The producer loop of the CP_ASYNC path: items, Q and K (IS_K), or V; `half` of two warps. */
 template <class T, class shape, bool IS_K>
-static __device__ __forceinline__ void
-sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_params &p,
-                      const struct sm90_maps &maps, int half, int64_t begin, int64_t end) {
+DEVICE void sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_params &p,
+                                  const struct sm90_maps &maps, int half, int64_t begin,
+                                  int64_t end) {
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int MINE = shape::KEYS / 2; /* rows of K or V */
@@ -401,14 +387,14 @@ sm90_produce_cp_async(char *memory, uint32_t shared, const struct attention_para
     sm90_find_keys(key, p, list, MINE * half);
 #pragma unroll 1
     for (int64_t i = begin; i < end; i++) {
-        const int32_t here = record;
+        const int32_t current = record;
         const int64_t places = (int64_t)list.count << p.granule_bits;
         const struct sm90_rows rows = sm90_rows_of<T, shape>(
-            IS_K ? p.k : p.v, SM90_ITEM_WORD(here, batch), SM90_ITEM_WORD(here, head_kv),
+            IS_K ? p.k : p.v, SM90_ITEM_WORD(current, batch), SM90_ITEM_WORD(current, head_kv),
             IS_K ? p.d_qk : p.d_v, IS_K ? shape::D_QK : shape::D_V);
         record = sm90_record(p, i + 1, end);
         if (IS_K && places > 0)
-            sm90_publish_item<T, shape>(memory, shared, p, maps, half, job++, here, pending);
+            sm90_publish_item<T, shape>(memory, shared, p, maps, half, job++, current, pending);
         /* The keys of the next step, of this item or of the next one, are loaded during these
          * copies. */
         int64_t at = 0;

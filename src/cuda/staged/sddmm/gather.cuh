@@ -43,14 +43,12 @@ static __host__ __device__ __forceinline__ int sddmm_span_log2(const struct stag
 }
 
 /* Places: items one after the other, each with at least one place for each span of chunks. */
-static __device__ __forceinline__ int64_t sddmm_place(const struct staged_params &p, int64_t item,
-                                                      int span_log2) {
+DEVICE int64_t sddmm_place(const struct staged_params &p, int64_t item, int span_log2) {
     return item + (p.image.chunks[item] >> span_log2);
 }
 
 /* The item that holds a place, by all lanes of a warp (see warp_find). */
-static __device__ __forceinline__ int64_t sddmm_item(const struct staged_params &p, int64_t place,
-                                                     int span_log2) {
+DEVICE int64_t sddmm_item(const struct staged_params &p, int64_t place, int span_log2) {
     int64_t low = 0, count = p.n_items;
     while (count > 1) {
         const int64_t step = (count + 31) / 32, at = warp_lane() * step;
@@ -75,8 +73,7 @@ struct sddmm_range {
 };
 
 /* Thread blocks with the same run, for different M rows, are neighbours. */
-template <int M>
-static __device__ __forceinline__ struct sddmm_range sddmm_range_of(const struct staged_params &p) {
+template <int M> DEVICE struct sddmm_range sddmm_range_of(const struct staged_params &p) {
     const uint32_t row_units = (uint32_t)((p.height + M - 1) / M);
     const int64_t chunks = p.image.chunks[p.n_items];
     struct sddmm_range range;
@@ -108,27 +105,23 @@ template <class T> struct sddmm_rows {
 };
 
 template <class T>
-static __device__ __forceinline__ head_view<T> sddmm_q(const struct staged_params &p,
-                                                       const struct block_row &s) {
+DEVICE head_view<T> sddmm_q(const struct staged_params &p, const struct block_row &s) {
     return head_of<T>(p, p.q, s.b, s.h, p.d_qk);
 }
 template <class T>
-static __device__ __forceinline__ head_view<T> sddmm_k(const struct staged_params &p,
-                                                       const struct block_row &s) {
+DEVICE head_view<T> sddmm_k(const struct staged_params &p, const struct block_row &s) {
     return head_of<T>(p, p.k, s.b, head_kv_of(p, s), p.d_qk);
 }
 
 /* Queries times q_scale; 0 past the last dim, where `there` is false. */
-static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scale, bool there,
-                                                     float) {
-    scale = there ? scale : 0.0f;
+DEVICE void sddmm_scale_q(struct words &w, float scale, bool exists, float) {
+    scale = exists ? scale : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         w.x[i] = __float_as_uint(__uint_as_float(w.x[i]) * scale);
 }
-static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scale, bool there,
-                                                     __nv_bfloat16) {
-    scale = there ? scale : 0.0f;
+DEVICE void sddmm_scale_q(struct words &w, float scale, bool exists, __nv_bfloat16) {
+    scale = exists ? scale : 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float low = __uint_as_float(w.x[i] << 16) * scale;
@@ -138,24 +131,22 @@ static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float scal
     }
 }
 /* f16: scaled afterwards. Sums of f16 cannot overflow, and small elements would lose bits. */
-static __device__ __forceinline__ void sddmm_scale_q(struct words &w, float, bool there, __half) {
+DEVICE void sddmm_scale_q(struct words &w, float, bool exists, __half) {
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        w.x[i] = there ? w.x[i] : 0;
+        w.x[i] = exists ? w.x[i] : 0;
 }
-static __device__ __forceinline__ float sddmm_scale(const struct staged_params &p, __half) {
+DEVICE float sddmm_scale(const struct staged_params &p, __half) {
     return p.q_scale * p.score_scale;
 }
-template <class T>
-static __device__ __forceinline__ float sddmm_scale(const struct staged_params &p, T) {
+template <class T> DEVICE float sddmm_scale(const struct staged_params &p, T) {
     return p.score_scale;
 }
 
 /* sum += the MMAs of one piece of each key with the same piece of the queries. */
 template <class T, int TILES, bool WHOLE>
-static __device__ __forceinline__ void
-sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2],
-               const struct sddmm_rows<T> &rows, int32_t at, float q_scale) {
+DEVICE void sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2],
+                           const struct sddmm_rows<T> &rows, int32_t at, float q_scale) {
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
         const T *row = rows.q + min((int64_t)(8 * j), rows.q_left) * rows.q_stride;
@@ -171,8 +162,7 @@ sddmm_multiply(float (&sum)[2][TILES][4], const struct fragment<T, 4> (&a)[2][2]
 
 /* Loads the first AHEAD pieces of each key. */
 template <class T, int AHEAD, bool WHOLE>
-static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
-                                                   const struct sddmm_rows<T> &rows) {
+DEVICE void sddmm_begin(struct words (&k)[AHEAD][4], const struct sddmm_rows<T> &rows) {
     constexpr int N = words_elements<T>();
 #pragma unroll
     for (int n = 0; n < AHEAD; n++)
@@ -184,9 +174,8 @@ static __device__ __forceinline__ void sddmm_begin(struct words (&k)[AHEAD][4],
 
 /* Computes the scores of 32 keys, whose first AHEAD pieces are in flight. */
 template <class T, int TILES, int AHEAD, bool WHOLE>
-static __device__ __forceinline__ void
-sddmm_scores(float (&sum)[2][TILES][4], struct words (&k)[AHEAD][4],
-             const struct sddmm_rows<T> &rows, float q_scale) {
+DEVICE void sddmm_scores(float (&sum)[2][TILES][4], struct words (&k)[AHEAD][4],
+                         const struct sddmm_rows<T> &rows, float q_scale) {
     constexpr int STEP = 4 * words_elements<T>();
 #pragma unroll 1
     for (int32_t d = 0; d < rows.d; d += AHEAD * STEP) {
@@ -213,9 +202,8 @@ sddmm_scores(float (&sum)[2][TILES][4], struct words (&k)[AHEAD][4],
 
 /* Rows of the keys of columns x ... x + 31; another key's where there is none. */
 template <class T>
-static __device__ __forceinline__ void
-sddmm_keys(struct sddmm_rows<T> &rows, const struct staged_params &p, const struct block_row &s,
-           const head_view<T> &k, uint32_t x, uint32_t end) {
+DEVICE void sddmm_keys(struct sddmm_rows<T> &rows, const struct staged_params &p,
+                       const struct block_row &s, const head_view<T> &k, uint32_t x, uint32_t end) {
     x += warp_lane();
     const int32_t key = x < end ? max(column_of(p, s, x).key, 0) : 0;
 #pragma unroll
@@ -225,9 +213,9 @@ sddmm_keys(struct sddmm_rows<T> &rows, const struct staged_params &p, const stru
 
 /* Stores scores from column x on, rows from `row` on. Answers whether this lane stored NaN. */
 template <int TILES>
-static __device__ __forceinline__ bool
-sddmm_store(const float (&sum)[2][TILES][4], const struct staged_params &p,
-            const struct block_row &s, int64_t row, uint32_t x, uint32_t end, float scale) {
+DEVICE bool sddmm_store(const float (&sum)[2][TILES][4], const struct staged_params &p,
+                        const struct block_row &s, int64_t row, uint32_t x, uint32_t end,
+                        float scale) {
     bool bad = false;
     row += warp_lane() % 4 * 2;
     x += warp_lane() / 4;
@@ -258,9 +246,8 @@ sddmm_store(const float (&sum)[2][TILES][4], const struct staged_params &p,
  * (device/fragment.cuh), and their MMA with zeros past the last dim gives NaN. Each lane checks the
  * scores that it stored. */
 template <class T, int TILES>
-static __device__ __forceinline__ void sddmm_recompute_nan(const struct staged_params &p,
-                                                           const struct block_row &s, int64_t row,
-                                                           uint32_t x, uint32_t end) {
+DEVICE void sddmm_recompute_nan(const struct staged_params &p, const struct block_row &s,
+                                int64_t row, uint32_t x, uint32_t end) {
     const int g = warp_lane() / 4, t = warp_lane() % 4;
 #pragma unroll 1
     for (int c = 0; c < 4 * 2 * TILES; c++) {

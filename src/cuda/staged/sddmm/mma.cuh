@@ -23,11 +23,9 @@
 #include "device/sm90/wgmma.cuh"
 
 /* Scales 8 elements of queries; as sddmm_scale_q does. */
-static __device__ __forceinline__ void sddmm_mma_scale(uint32_t (&)[4],
-                                                       const struct staged_params &, __half) {
+DEVICE void sddmm_mma_scale(uint32_t (&)[4], const struct staged_params &, __half) {
 }
-static __device__ __forceinline__ void
-sddmm_mma_scale(uint32_t (&a)[4], const struct staged_params &p, __nv_bfloat16) {
+DEVICE void sddmm_mma_scale(uint32_t (&a)[4], const struct staged_params &p, __nv_bfloat16) {
     const __nv_bfloat162 scale = __float2bfloat162_rn(p.q_scale);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -44,7 +42,7 @@ struct sddmm_mma_step {
     int chunk, panel, stage;
 };
 
-static __device__ __forceinline__ void sddmm_mma_advance(struct sddmm_mma_step &at, int panels) {
+DEVICE void sddmm_mma_advance(struct sddmm_mma_step &at, int panels) {
     at.stage = at.stage + 1 == SDDMM_MMA_STAGES ? 0 : at.stage + 1;
     at.panel++;
     if (at.panel == panels) {
@@ -56,15 +54,15 @@ static __device__ __forceinline__ void sddmm_mma_advance(struct sddmm_mma_step &
 /* Place of a step's panel of Q in its ring. At most SDDMM_MMA_RESIDENT panels stay for a block row.
  * A panel is fetched to a place that was last used at least two steps before. */
 template <class T>
-static __device__ __forceinline__ int sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk,
-                                                            const struct sddmm_mma_step &at) {
+DEVICE int sddmm_mma_query_panel(const struct sddmm_mma_chunk<T> &chunk,
+                                 const struct sddmm_mma_step &at) {
     return (chunk.queries + at.panel) % SDDMM_MMA_STAGES;
 }
 
 /* Fetches the panels of a step, begins the look-up of the next chunk, and advances. One cp.async
  * group. */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ struct sddmm_mma_column
+DEVICE struct sddmm_mma_column
 sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
                 const struct sddmm_range &range, struct sddmm_mma_step &at) {
     constexpr int THREADS = sddmm_mma_shape<M, LONG>::THREADS;
@@ -73,11 +71,12 @@ sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
     if (at.chunk < range.count) {
         const struct sddmm_mma_chunk<T> &chunk = s.chunk[at.chunk % SDDMM_MMA_KNOWN];
         const bool aligned = words_whole<T>(p.alignment, p.d_qk);
-        panel16_gather<T, CUDA_CHUNK, 1, THREADS>(s.k[at.stage], chunk.of.k, chunk.key, d, aligned);
+        panel16_gather<T, CUDA_CHUNK, 1, THREADS>(s.k[at.stage], chunk.source.k, chunk.key, d,
+                                                  aligned);
         if (chunk.fresh)
-            panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(chunk, at)], chunk.of.q,
-                                        chunk.of.block_row.first + range.row,
-                                        chunk.of.block_row.rows - range.row, d, aligned);
+            panel16_rows<T, M, THREADS>(s.q[sddmm_mma_query_panel(chunk, at)], chunk.source.q,
+                                        chunk.source.block_row.first + range.row,
+                                        chunk.source.block_row.rows - range.row, d, aligned);
         if (at.panel == 0 && at.chunk + 1 < range.count)
             mine = sddmm_mma_look_up<T, M, LONG>(s, p, range, at.chunk + 1);
     }
@@ -88,9 +87,8 @@ sddmm_mma_fetch(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
 
 /* S += Q K^T over one panel, for a warp's rows and columns (mma.sync). */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ void
-sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, const T *k, int row,
-                   int column) {
+DEVICE void sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, const T *k,
+                               int row, int column) {
     constexpr int TILES_M = sddmm_mma_shape<M, LONG>::ROWS / 16;
     constexpr int TILES_N = sddmm_mma_shape<M, LONG>::COLUMNS / 8;
     const int lane = warp_lane();
@@ -118,8 +116,7 @@ sddmm_mma_multiply(typename sddmm_mma_shape<M, LONG>::sums &sum, const T *q, con
 
 /* Scales the part of a panel of Q that this thread fetched; the panel has `rows` rows. */
 template <class T, int M, int THREADS>
-static __device__ __forceinline__ void
-sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
+DEVICE void sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
     if (p.q_scale == 1)
         return;
 #pragma unroll 1
@@ -134,8 +131,7 @@ sddmm_mma_scale_panel(T *panel, const struct staged_params &p, int64_t rows) {
 
 /* Issues the same with WGMMA, for the 64 rows of this warp's warpgroup. */
 template <class T>
-static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK / 2], const T *q,
-                                                       const T *k, int row) {
+DEVICE void sddmm_mma_begin(float (&sum)[CUDA_CHUNK / 2], const T *q, const T *k, int row) {
     const uint32_t at_q = panel16_wgmma_address(q) + row / 64 * 64 * PANEL16_STRIDE;
     const uint32_t at_k = panel16_wgmma_address(k);
     wgmma_fence();
@@ -146,9 +142,8 @@ static __device__ __forceinline__ void sddmm_mma_begin(float (&sum)[CUDA_CHUNK /
 }
 
 template <int M, bool LONG>
-static __device__ __forceinline__ void
-sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
-               typename sddmm_mma_shape<M, LONG>::sums &part) {
+DEVICE void sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
+                           typename sddmm_mma_shape<M, LONG>::sums &part) {
 #pragma unroll
     for (int i = 0; i < sddmm_mma_shape<M, LONG>::ROWS / 16; i++)
 #pragma unroll
@@ -162,10 +157,9 @@ sddmm_mma_fold(typename sddmm_mma_shape<M, LONG>::sums &sum,
 
 /* Stores a chunk's scores, scaled and masked. `space`: the panel that was multiplied last. */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ void
-sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
-                 const struct sddmm_mma_chunk<T> &chunk, float *space,
-                 const struct staged_params &p, int64_t row, int column) {
+DEVICE void sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
+                             const struct sddmm_mma_chunk<T> &chunk, float *space,
+                             const struct staged_params &p, int64_t row, int column) {
     typedef sddmm_mma_shape<M, LONG> shape;
     const float scale = sddmm_scale(p, T());
 #pragma unroll
@@ -177,7 +171,7 @@ sddmm_mma_finish(typename sddmm_mma_shape<M, LONG>::sums &sum,
                 sum[i][j][e] *= scale;
     const uint32_t *words = chunk.partial;
     const bool partial = (words[0] | words[1] | words[2] | words[3]) != 0;
-    const struct block_row &block_row = chunk.of.block_row;
+    const struct block_row &block_row = chunk.source.block_row;
     if (!partial && block_row_aligned(block_row)) {
         sddmm_mma_store<M, LONG>(sum, block_row, row, chunk.column + column);
     } else {
@@ -214,8 +208,8 @@ static __global__ void __launch_bounds__(sddmm_mma_shape<M, LONG>::THREADS,
             cp_async_wait<SDDMM_MMA_AHEAD - 1>();
             T *q = s.q[sddmm_mma_query_panel(chunk, at)];
             if (chunk.fresh)
-                sddmm_mma_scale_panel<T, M, shape::THREADS>(q, p,
-                                                            chunk.of.block_row.rows - range.row);
+                sddmm_mma_scale_panel<T, M, shape::THREADS>(
+                    q, p, chunk.source.block_row.rows - range.row);
             if constexpr (shape::WGMMA)
                 panel16_proxy_fence();
             __syncthreads();

@@ -36,7 +36,7 @@ template <class T> struct sddmm_mma_place {
 
 /* A chunk of a block row. */
 template <class T> struct sddmm_mma_chunk {
-    struct sddmm_mma_place<T> of;
+    struct sddmm_mma_place<T> source;
     int64_t column;                    /* first column in the block row */
     int run, left;                     /* number of its run, and chunks of the run after it */
     int queries;                       /* place of its first panel of Q in the ring */
@@ -63,14 +63,14 @@ struct sddmm_mma_column {
 
 /* Finds the chunk after `before`, where that ends its block row or its run: by all threads. */
 template <class T>
-static __device__ __forceinline__ void
-sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64_t &column,
-               const struct sddmm_mma_chunk<T> &before, const struct staged_params &p,
-               const struct sddmm_range &range, int number, bool always) {
+DEVICE void sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row,
+                           int64_t &column, const struct sddmm_mma_chunk<T> &before,
+                           const struct staged_params &p, const struct sddmm_range &range,
+                           int number, bool always) {
     int run = number == 0 ? 0 : before.run, left = number == 0 ? 0 : before.left - 1;
     int64_t item;
     if (number > 0 && left >= 0) {
-        item = before.of.item;
+        item = before.source.item;
         column = 0;
         do
             block_row = block_row_of(p, ++item);
@@ -86,12 +86,12 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64
     }
     if (threadIdx.x > 0)
         return;
-    const bool fresh = always || number == 0 || item != before.of.item;
+    const bool fresh = always || number == 0 || item != before.source.item;
     const int place = number == 0 ? 0 : before.queries + (fresh ? range.panels : 0);
-    to.of.block_row = block_row;
-    to.of.item = item;
-    to.of.q = head_of<T>(p, p.q, block_row.b, block_row.h, p.d_qk);
-    to.of.k = head_of<T>(p, p.k, block_row.b, head_kv_of(p, block_row), p.d_qk);
+    to.source.block_row = block_row;
+    to.source.item = item;
+    to.source.q = head_of<T>(p, p.q, block_row.b, block_row.h, p.d_qk);
+    to.source.k = head_of<T>(p, p.k, block_row.b, head_kv_of(p, block_row), p.d_qk);
     to.column = column;
     to.run = run;
     to.left = left;
@@ -103,9 +103,9 @@ sddmm_mma_find(struct sddmm_mma_chunk<T> &to, struct block_row &block_row, int64
  * Most chunks are in the block row of the chunk before: a short path, since all warps wait for
  * it. */
 template <class T, int M, bool LONG>
-static __device__ __forceinline__ struct sddmm_mma_column
-sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
-                  const struct sddmm_range &range, int number) {
+DEVICE struct sddmm_mma_column sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s,
+                                                 const struct staged_params &p,
+                                                 const struct sddmm_range &range, int number) {
     constexpr int KNOWN = SDDMM_MMA_KNOWN, WORDS = sizeof(struct sddmm_mma_place<T>) / 4;
     static_assert(WORDS <= 32, "a warp copies a place");
     struct sddmm_mma_chunk<T> &to = s.chunk[number % KNOWN];
@@ -113,13 +113,13 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &
     const int i = (int)threadIdx.x;
     struct block_row block_row;
     int64_t column = before.column + CUDA_CHUNK;
-    if (number > 0 && before.left > 0 && column < before.of.block_row.width) {
-        block_row.entry = before.of.block_row.entry;
-        block_row.width = before.of.block_row.width;
-        block_row.rows = before.of.block_row.rows;
+    if (number > 0 && before.left > 0 && column < before.source.block_row.width) {
+        block_row.entry = before.source.block_row.entry;
+        block_row.width = before.source.block_row.width;
+        block_row.rows = before.source.block_row.rows;
         if (i < WORDS)
-            reinterpret_cast<uint32_t *>(&to.of)[i] =
-                reinterpret_cast<const uint32_t *>(&before.of)[i];
+            reinterpret_cast<uint32_t *>(&to.source)[i] =
+                reinterpret_cast<const uint32_t *>(&before.source)[i];
         if (i == 32) {
             to.column = column;
             to.run = before.run;
@@ -140,9 +140,8 @@ sddmm_mma_look_up(struct sddmm_mma_shared<T, M> &s, const struct staged_params &
 
 /* Completes a look-up. The chunk may be used after a barrier, and the next look-up may begin. */
 template <class T, int M>
-static __device__ __forceinline__ void
-sddmm_mma_know(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
-               const struct sddmm_range &range, const struct sddmm_mma_column &mine) {
+DEVICE void sddmm_mma_know(struct sddmm_mma_shared<T, M> &s, const struct staged_params &p,
+                           const struct sddmm_range &range, const struct sddmm_mma_column &mine) {
     const int i = (int)threadIdx.x;
     if (mine.chunk < 0 || i >= CUDA_CHUNK)
         return;

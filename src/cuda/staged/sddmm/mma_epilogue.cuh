@@ -6,17 +6,15 @@
 
 /* Columns 16j + 4t ... + 3 of row 8i + g of a warp's scores. */
 template <int M, bool LONG>
-static __device__ __forceinline__ float4
-sddmm_mma_four(const typename sddmm_mma_shape<M, LONG>::sums &sum, int i, int j) {
+DEVICE float4 sddmm_mma_four(const typename sddmm_mma_shape<M, LONG>::sums &sum, int i, int j) {
     const float *two = sum[i / 2][2 * j] + i % 2 * 2, *next = sum[i / 2][2 * j + 1] + i % 2 * 2;
     return {two[0], two[1], next[0], next[1]};
 }
 
 /* Stores a warp's scores to a block row whose rows are aligned to 16 bytes. */
 template <int M, bool LONG>
-static __device__ __forceinline__ void
-sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct block_row &s,
-                int64_t row, int64_t column) {
+DEVICE void sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum,
+                            const struct block_row &s, int64_t row, int64_t column) {
     constexpr int ROWS = sddmm_mma_shape<M, LONG>::ROWS;
     constexpr int COLUMNS = sddmm_mma_shape<M, LONG>::COLUMNS;
     const int lane = warp_lane_here();
@@ -36,9 +34,8 @@ sddmm_mma_store(const typename sddmm_mma_shape<M, LONG>::sums &sum, const struct
 
 /* Stores column c of 8 rows in `space`, which begin at row `first` and column `column`. */
 template <int COLUMNS>
-static __device__ __forceinline__ void
-sddmm_mma_store_column(const float *space, const struct block_row &s, int64_t first, int64_t column,
-                       int c) {
+DEVICE void sddmm_mma_store_column(const float *space, const struct block_row &s, int64_t first,
+                                   int64_t column, int c) {
     const int rows = column + c < s.width ? (int)min(s.rows - first, (int64_t)8) : 0;
     float *to = s.scores + first * s.width + column + c;
 #pragma unroll
@@ -52,9 +49,9 @@ sddmm_mma_store_column(const float *space, const struct block_row &s, int64_t fi
 
 /* sddmm_mma_store_column, with -Inf where a row does not list the column. */
 template <int COLUMNS>
-static __device__ __forceinline__ void
-sddmm_mma_store_listed(const float *space, const struct staged_params &p, const struct block_row &s,
-                       int64_t first, int64_t column, int c) {
+DEVICE void sddmm_mma_store_listed(const float *space, const struct staged_params &p,
+                                   const struct block_row &s, int64_t first, int64_t column,
+                                   int c) {
     if (column + c >= s.width)
         return;
     const struct column listed = column_of(p, s, column + c);
@@ -69,10 +66,9 @@ sddmm_mma_store_listed(const float *space, const struct staged_params &p, const 
 /* Stores a warp's scores through its part of `space`, 8 rows at a time: rows aligned to 4 bytes, and chunks
  * with masks (`partial`). */
 template <int M, bool LONG>
-static __device__ __forceinline__ void
-sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,
-                     const struct staged_params &p, const struct block_row &s, int64_t row,
-                     int64_t column, bool partial) {
+DEVICE void sddmm_mma_store_rows(const typename sddmm_mma_shape<M, LONG>::sums &sum, float *space,
+                                 const struct staged_params &p, const struct block_row &s,
+                                 int64_t row, int64_t column, bool partial) {
     typedef sddmm_mma_shape<M, LONG> shape;
     constexpr int WIDTH = shape::COLUMNS < 64 ? shape::COLUMNS : 64, TIMES = shape::COLUMNS / WIDTH;
     const int lane = warp_lane_here();

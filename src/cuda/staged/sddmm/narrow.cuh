@@ -48,11 +48,11 @@ static __global__ void __launch_bounds__(32 * (FEW ? SDDMM_NARROW_FEW : SDDMM_NA
         const int32_t key = sddmm_row_key(p, s, x, width);
         /* Places without a key read another key; its score is not stored. */
         const T *row = k.data + max(key, 0) * k.stride;
-        const unsigned there = __ballot_sync(WARP_ALL, key >= 0);
+        const unsigned listed = __ballot_sync(WARP_ALL, key >= 0);
         float score = 0;
 #pragma unroll 1
         for (int from = 0; from < 32; from += 16)
-            if (there >> from & 0xffff)
+            if (listed >> from & 0xffff)
                 score = sddmm_row_scores<T, true, AHEAD>(warp_pointer(q, from), row, k.d, from,
                                                          p.q_scale, score);
         if (x < width)

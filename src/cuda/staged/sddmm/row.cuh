@@ -45,8 +45,7 @@ struct sddmm_row_chunk {
 /* Finds chunk `number`. Where block rows have about the same width, its item is near number /
  * block_row_chunks. The warp searches there first, while that block row is loaded, then
  * everywhere. */
-static __device__ __forceinline__ struct sddmm_row_chunk
-sddmm_row_find(const struct staged_params &p, int64_t number) {
+DEVICE struct sddmm_row_chunk sddmm_row_find(const struct staged_params &p, int64_t number) {
     const int64_t share =
         (uint32_t)number / (uint32_t)p.block_row_chunks; /* a guess: any will do */
     const int64_t low = max(min(share - 16, p.n_items - 31), (int64_t)0);
@@ -70,7 +69,7 @@ sddmm_row_find(const struct staged_params &p, int64_t number) {
 /* ---- scores ---- */
 
 /* Sums of four numbers over each 8 lanes: lanes 2 j, 2 j + 1 of the 8 get sum j. */
-static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
+DEVICE float sddmm_row_total(const float (&sum)[4]) {
     const bool second = warp_lane() & 4, odd = warp_lane() & 2;
     float even_sum = second ? sum[2] : sum[0], odd_sum = second ? sum[3] : sum[1];
     even_sum += __shfl_xor_sync(WARP_ALL, second ? sum[0] : sum[2], 4);
@@ -83,8 +82,8 @@ static __device__ __forceinline__ float sddmm_row_total(const float (&sum)[4]) {
 /* Scores of 16 keys. Lane from + i has the address of key i and gets its score; other lanes keep
  * theirs. AHEAD pieces of each key are in flight at a time. */
 template <class T, bool WHOLE, int AHEAD>
-static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *key_row, int32_t dims,
-                                                         int from, float q_scale, float score) {
+DEVICE float sddmm_row_scores(const T *q, const T *key_row, int32_t dims, int from, float q_scale,
+                              float score) {
     constexpr int N = words_elements<T>();
     const int lane = warp_lane();
     const T *row[4];
@@ -121,9 +120,8 @@ static __device__ __forceinline__ float sddmm_row_scores(const T *q, const T *ke
 }
 
 /* The key of column x of a block row of one row; -1 where the row does not list it, or x >= end. */
-static __device__ __forceinline__ int32_t sddmm_row_key(const struct staged_params &p,
-                                                        const struct block_row &s, uint32_t x,
-                                                        uint32_t end) {
+DEVICE int32_t sddmm_row_key(const struct staged_params &p, const struct block_row &s, uint32_t x,
+                             uint32_t end) {
     if (x >= end)
         return -1;
     const struct column c = column_of(p, s, x);

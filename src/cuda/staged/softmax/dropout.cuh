@@ -6,8 +6,8 @@
 #include "staged/block_row.cuh"
 
 /* Whether the weight of query q and a key is kept. */
-static __device__ __forceinline__ bool softmax_keeps(const struct staged_params &p, int32_t key,
-                                                     const struct modify_query &q, uint64_t seed) {
+DEVICE bool softmax_keeps(const struct staged_params &p, int32_t key, const struct modify_query &q,
+                          uint64_t seed) {
     const int32_t place = modify_place(p.modify, key, (int32_t)p.n_kv);
     const uint32_t j = (uint32_t)place + p.modify.first_key;
     const uint32_t words =

@@ -19,18 +19,18 @@ struct softmax_shared {
 /* Named barriers: of each group of more than a warp, from this one on. */
 enum { SOFTMAX_GROUP = 1 };
 
-template <int LANES> static __device__ __forceinline__ void softmax_wait(void) {
+template <int LANES> DEVICE void softmax_wait(void) {
     named_barrier_sync(SOFTMAX_GROUP + (int)threadIdx.x / LANES, LANES);
 }
 
 /* Reductions over LANES lanes of a warp. */
-template <int LANES> static __device__ __forceinline__ float softmax_max_lanes(float x) {
+template <int LANES> DEVICE float softmax_max_lanes(float x) {
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
         x = fmaxf(x, __shfl_xor_sync(WARP_ALL, x, step));
     return x;
 }
-template <int LANES> static __device__ __forceinline__ double softmax_sum_lanes(double x) {
+template <int LANES> DEVICE double softmax_sum_lanes(double x) {
 #pragma unroll
     for (int step = LANES / 2; step; step /= 2)
         x += __shfl_xor_sync(WARP_ALL, x, step);
@@ -39,8 +39,7 @@ template <int LANES> static __device__ __forceinline__ double softmax_sum_lanes(
 
 /* Maximum, and sum, over a row's threads. The two have memory of their own and alternate, so a
  * value has been read before the next one overwrites it. */
-template <int LANES>
-static __device__ __forceinline__ float softmax_max(struct softmax_shared &s, int blocks, float x) {
+template <int LANES> DEVICE float softmax_max(struct softmax_shared &s, int blocks, float x) {
     x = softmax_max_lanes<(LANES < 32 ? LANES : 32)>(x);
     if (LANES <= 32)
         return x;
@@ -59,9 +58,7 @@ static __device__ __forceinline__ float softmax_max(struct softmax_shared &s, in
     return x;
 }
 
-template <int LANES>
-static __device__ __forceinline__ double softmax_sum(struct softmax_shared &s, int blocks,
-                                                     double x) {
+template <int LANES> DEVICE double softmax_sum(struct softmax_shared &s, int blocks, double x) {
     x = softmax_sum_lanes<(LANES < 32 ? LANES : 32)>(x);
     if (LANES <= 32)
         return x;

@@ -22,20 +22,18 @@ struct softmax_stride {
     int32_t items, rows;
 };
 
-static __device__ __forceinline__ struct block_row_scores
-block_row_scores_at(const struct block_row_scores *of) {
+DEVICE struct block_row_scores block_row_scores_at(const struct block_row_scores *record) {
     static_assert(sizeof(struct block_row_scores) == sizeof(uint4), "one piece");
     union {
         uint4 piece;
         struct block_row_scores row;
     } at;
-    at.piece = *reinterpret_cast<const uint4 *>(of);
+    at.piece = *reinterpret_cast<const uint4 *>(record);
     return at.row;
 }
 
 /* Loads an item's fields. Items are numbered as their scores are in memory, or else longest first. */
-static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
-                                                       const struct staged_params &p) {
+DEVICE void softmax_look_up(struct softmax_place &to, const struct staged_params &p) {
     const int64_t item = min(to.item, p.n_items - 1);
     if (p.in_order) {
         const struct block_row_scores at = block_row_scores_at(p.image.rows + item);
@@ -52,9 +50,8 @@ static __device__ __forceinline__ void softmax_look_up(struct softmax_place &to,
     }
 }
 
-static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
-                                                       const struct softmax_stride &by,
-                                                       const struct staged_params &p) {
+DEVICE void softmax_advance(struct softmax_place &to, const struct softmax_stride &by,
+                            const struct staged_params &p) {
     to.item += by.items;
     to.r += by.rows;
     if (to.r >= p.height) {
@@ -65,8 +62,7 @@ static __device__ __forceinline__ void softmax_advance(struct softmax_place &to,
 }
 
 /* Address of a row's lse. */
-static __device__ __forceinline__ float *softmax_lse_at(const struct staged_params &p,
-                                                        int32_t batch_head, int64_t query) {
+DEVICE float *softmax_lse_at(const struct staged_params &p, int32_t batch_head, int64_t query) {
     const int32_t b = (int32_t)divided((uint32_t)batch_head, p.by_heads_q);
     const int32_t h = batch_head - b * p.heads_q;
     return static_cast<float *>(p.lse.data) + b * p.lse.stride[0] + h * p.lse.stride[1] +
@@ -75,39 +71,39 @@ static __device__ __forceinline__ float *softmax_lse_at(const struct staged_para
 
 /* ---- arithmetic ---- */
 
-static __device__ __forceinline__ float softmax_max4(const float4 &x) {
+DEVICE float softmax_max4(const float4 &x) {
     return fmaxf(fmaxf(x.x, x.y), fmaxf(x.z, x.w));
 }
 
 /* exp(x - base), flushed to 0 below 2^-126: a row's sum is at least 1 and would not change. */
-static __device__ __forceinline__ float softmax_exp(float x, float base) {
+DEVICE float softmax_exp(float x, float base) {
     float prob;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(prob) : "f"((x - base) * SOFTMAX_LOG2_E));
     return prob;
 }
-static __device__ __forceinline__ float4 softmax_exp4(const float4 &x, float base) {
+DEVICE float4 softmax_exp4(const float4 &x, float base) {
     return {softmax_exp(x.x, base), softmax_exp(x.y, base), softmax_exp(x.z, base),
             softmax_exp(x.w, base)};
 }
-static __device__ __forceinline__ float softmax_sum4(const float4 &x) {
+DEVICE float softmax_sum4(const float4 &x) {
     return x.x + x.y + x.z + x.w;
 }
 
 /* NaN unless x is 0: P where the factor of a row is NaN. */
-static __device__ __forceinline__ float softmax_nan(float x) {
+DEVICE float softmax_nan(float x) {
     return x == 0 ? 0.0f : NAN;
 }
-static __device__ __forceinline__ float4 softmax_scaled4(const float4 &x, float factor) {
+DEVICE float4 softmax_scaled4(const float4 &x, float factor) {
     return {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
 }
 
 /* The lse of a row with this maximum and sum. */
-static __device__ __forceinline__ float softmax_lse(float top, double sum) {
+DEVICE float softmax_lse(float top, double sum) {
     return sum == 0 ? -INFINITY : (float)(top + log(sum));
 }
 
 /* Base that is subtracted from scores: the maximum, or 0 for -Inf. */
-static __device__ __forceinline__ float softmax_base(float top) {
+DEVICE float softmax_base(float top) {
     return top == -INFINITY ? 0.0f : top;
 }
 

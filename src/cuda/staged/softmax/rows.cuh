@@ -47,13 +47,12 @@ template <int LANES> struct softmax_row {
 };
 
 template <int HELD, int LANES>
-static __device__ __forceinline__ struct softmax_row<LANES>
-softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
-               const struct staged_params &p) {
+DEVICE struct softmax_row<LANES> softmax_row_of(const struct softmax_place &at, int lane, int rank,
+                                                int blocks, const struct staged_params &p) {
     const int64_t query = at.block_row * p.block_q + at.r;
-    const bool there = at.item < p.n_items && query < p.n_q;
-    const int width = there ? at.tiles * (int)p.block_kv : 0;
-    float *begin = p.scores + at.scores + (there ? (int64_t)at.r * width : 0);
+    const bool exists = at.item < p.n_items && query < p.n_q;
+    const int width = exists ? at.tiles * (int)p.block_kv : 0;
+    float *begin = p.scores + at.scores + (exists ? (int64_t)at.r * width : 0);
     const int head = min((int)(-(uintptr_t)begin / sizeof(float) % 4), width);
     struct softmax_row<LANES> row;
     row.data = begin + head;
@@ -72,14 +71,14 @@ softmax_row_of(const struct softmax_place &at, int lane, int rank, int blocks,
             row.edge[i] = after;
     }
     row.lse = nullptr;
-    if (there && rank == 0 && lane == 0 && p.lse.data)
+    if (exists && rank == 0 && lane == 0 && p.lse.data)
         row.lse = softmax_lse_at(p, at.batch_head, query);
     return row;
 }
 
 /* ---- the tail, which a group does not hold: pieces `from`, `from` + step, ... of a row ---- */
 
-static __device__ __forceinline__ void
+DEVICE void
 softmax_load_tail(float4 (&x)[SOFTMAX_TAIL], const float *data, int from, int step, int pieces) {
 #pragma unroll
     for (int i = 0; i < SOFTMAX_TAIL; i++) {
@@ -90,8 +89,8 @@ softmax_load_tail(float4 (&x)[SOFTMAX_TAIL], const float *data, int from, int st
 }
 
 /* Maximum of `top` and the tail; *sum: the sum of exp(x - maximum) over the tail. */
-static __device__ __forceinline__ float softmax_tail(const float *data, int from, int step,
-                                                     int pieces, float top, double *sum) {
+DEVICE float softmax_tail(const float *data, int from, int step, int pieces, float top,
+                          double *sum) {
     double total = 0;
 #pragma unroll 1
     for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
@@ -114,8 +113,8 @@ static __device__ __forceinline__ float softmax_tail(const float *data, int from
 }
 
 /* Stores P of the tail: exp(x - base) times `factor`. */
-static __device__ __forceinline__ void softmax_store_tail(float *data, int from, int step,
-                                                          int pieces, float base, float factor) {
+DEVICE void softmax_store_tail(float *data, int from, int step, int pieces, float base,
+                               float factor) {
 #pragma unroll 1
     for (int at = from; at < pieces; at += SOFTMAX_TAIL * step) {
         float4 x[SOFTMAX_TAIL];
@@ -141,8 +140,8 @@ template <int HELD, int LANES> struct softmax_held {
 
 /* Pieces that a thread does not have are -Inf, whose P is 0. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LANES> &to,
-                                                    const struct softmax_row<LANES> &row) {
+DEVICE void softmax_load(struct softmax_held<HELD, LANES> &to,
+                         const struct softmax_row<LANES> &row) {
     const float4 *from = reinterpret_cast<const float4 *>(row.data) + row.first;
 #pragma unroll
     for (int i = 0; i < HELD; i++) {
@@ -156,8 +155,7 @@ static __device__ __forceinline__ void softmax_load(struct softmax_held<HELD, LA
 }
 
 template <int HELD, int LANES>
-static __device__ __forceinline__ float
-softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
+DEVICE float softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
     float top = held.edge[0];
 #pragma unroll
     for (int i = 1; i < softmax_row<LANES>::EDGES; i++)
@@ -170,8 +168,7 @@ softmax_max_held(const struct softmax_held<HELD, LANES> &held) {
 
 /* Replaces what is held by exp(x - base); answers the sum. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held<HELD, LANES> &held,
-                                                             float base) {
+DEVICE float softmax_exponentiate(struct softmax_held<HELD, LANES> &held, float base) {
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < softmax_row<LANES>::EDGES; i++) {
@@ -188,8 +185,7 @@ static __device__ __forceinline__ float softmax_exponentiate(struct softmax_held
 
 /* NaN for elements other than 0, where the factor is NaN. Answers the factor that remains. */
 template <int HELD, int LANES>
-static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HELD, LANES> &held,
-                                                          float factor) {
+DEVICE float softmax_apply_nan(struct softmax_held<HELD, LANES> &held, float factor) {
     if (!isnan(factor))
         return factor;
 #pragma unroll
@@ -204,9 +200,8 @@ static __device__ __forceinline__ float softmax_apply_nan(struct softmax_held<HE
 }
 
 template <int HELD, int LANES>
-static __device__ __forceinline__ void softmax_store(const struct softmax_held<HELD, LANES> &held,
-                                                     const struct softmax_row<LANES> &row,
-                                                     float factor) {
+DEVICE void softmax_store(const struct softmax_held<HELD, LANES> &held,
+                          const struct softmax_row<LANES> &row, float factor) {
     float4 *to = reinterpret_cast<float4 *>(row.data) + row.first;
 #pragma unroll
     for (int i = 0; i < HELD; i++)

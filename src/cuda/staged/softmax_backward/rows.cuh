@@ -26,8 +26,8 @@ struct softmax_backward_row {
     float base, left, delta, slope;
 };
 
-static __device__ __forceinline__ struct softmax_backward_row
-softmax_backward_row_of(const struct staged_params &p, const struct block_row &s, int64_t r) {
+DEVICE struct softmax_backward_row softmax_backward_row_of(const struct staged_params &p,
+                                                           const struct block_row &s, int64_t r) {
     const int64_t at = ((int64_t)s.b * p.heads_q + s.h) * p.n_q + s.first + r;
     struct softmax_backward_row row;
     row.r = (int32_t)r;
@@ -43,17 +43,16 @@ softmax_backward_row_of(const struct staged_params &p, const struct block_row &s
 
 /* 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = exp(-2 |x|): 1 - tanh^2 loses its digits where tanh is
  * near 1. */
-static __device__ __forceinline__ float softmax_backward_steep(float x) {
+DEVICE float softmax_backward_steep(float x) {
     const float e = exp2f(-2 * SOFTMAX_BACKWARD_LOG2_E * fabsf(x)), below = 1 + e;
     return 4 * e / (below * below);
 }
 
 /* An element: *score becomes the weight, *gradient its dS. Answers its share of the slope's gradient.
  * Softcap makes a finite score of a listed -Inf, so whether a -Inf is listed is looked up there. */
-static __device__ __forceinline__ float
-softmax_backward_element(const struct staged_params &p, const struct block_row &s,
-                         const struct softmax_backward_row &row, int64_t x, float *score,
-                         float *gradient) {
+DEVICE float softmax_backward_element(const struct staged_params &p, const struct block_row &s,
+                                      const struct softmax_backward_row &row, int64_t x,
+                                      float *score, float *gradient) {
     bool masked = *score == -INFINITY;
     float steep = 1, distance = 0, left = row.left;
     if (p.modify.each) {
@@ -98,9 +97,9 @@ static __global__ void __launch_bounds__(32 * BLOCK_ROW_WARPS)
         float score[AHEAD], gradient[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const bool there = from + 32 * i < s.width;
-            score[i] = there ? scores[from + 32 * i] : -INFINITY;
-            gradient[i] = there && gradients ? gradients[from + 32 * i] : 0;
+            const bool exists = from + 32 * i < s.width;
+            score[i] = exists ? scores[from + 32 * i] : -INFINITY;
+            gradient[i] = exists && gradients ? gradients[from + 32 * i] : 0;
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {

@@ -50,7 +50,7 @@ static __host__ __device__ __forceinline__ int spmm_dim_warps(int32_t d_v) {
 /* Accumulators, with g = lane / 4, t = lane % 4 and N elements in a piece. of[n][m][j][e]: dim (8 n
  * + g) N + 2 m + e / 2 of the warp's, row 8 j + 2 t + e % 2. */
 template <class T, int TILES> struct spmm_sums {
-    float of[spmm_pieces<T, TILES>()][8 / sizeof(T)][TILES][4];
+    float x[spmm_pieces<T, TILES>()][8 / sizeof(T)][TILES][4];
 };
 
 /* A thread block's shared memory: its warps' block rows, sums over whole chunks, for which
@@ -65,7 +65,7 @@ template <class T, int TILES> struct spmm_shared {
 /* ---- P ---- */
 
 /* Loads 4 elements of P; 0 past `left`. whole: they are aligned, and `left` is <= 0 or >= 4. */
-static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t left, bool whole) {
+DEVICE float4 spmm_four(const float *from, int32_t left, bool whole) {
     float4 w = {0, 0, 0, 0};
     if (whole) {
         if (left > 0)
@@ -80,14 +80,11 @@ static __device__ __forceinline__ float4 spmm_four(const float *from, int32_t le
 }
 
 /* P as B operands: keys 4 t ... 4 t + 3, for two MMAs of f32 or one of 16 bits. */
-static __device__ __forceinline__ void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w,
-                                                     float) {
+DEVICE void spmm_operands(struct fragment<float, 2> (&b)[2], float4 w, float) {
     b[0] = fragment_of({__float_as_uint(w.x), __float_as_uint(w.y)}, 0.0f);
     b[1] = fragment_of({__float_as_uint(w.z), __float_as_uint(w.w)}, 0.0f);
 }
-template <class T>
-static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w,
-                                                     float scale) {
+template <class T> DEVICE void spmm_operands(struct fragment<T, 2> (&b)[1], float4 w, float scale) {
     struct {
         T x, y;
     } low, high;
@@ -102,8 +99,7 @@ static __device__ __forceinline__ void spmm_operands(struct fragment<T, 2> (&b)[
 /* ---- V ---- */
 
 /* Word m of a piece of 4 keys, as A operands. */
-static __device__ __forceinline__ void spmm_operands(struct fragment<float, 4> (&a)[2],
-                                                     const struct words (&v)[4], int m) {
+DEVICE void spmm_operands(struct fragment<float, 4> (&a)[2], const struct words (&v)[4], int m) {
 #pragma unroll
     for (int s = 0; s < 2; s++)
         a[s] = fragment_of({v[2 * s].x[2 * m], v[2 * s].x[2 * m + 1], v[2 * s + 1].x[2 * m],
@@ -111,8 +107,7 @@ static __device__ __forceinline__ void spmm_operands(struct fragment<float, 4> (
                            0.0f);
 }
 template <class T>
-static __device__ __forceinline__ void spmm_operands(struct fragment<T, 4> (&a)[1],
-                                                     const struct words (&v)[4], int m) {
+DEVICE void spmm_operands(struct fragment<T, 4> (&a)[1], const struct words (&v)[4], int m) {
 #pragma unroll
     for (int s = 0; s < 2; s++) { /* the even and the odd dims of two keys */
         a[0].word[2 * s] = __byte_perm(v[2 * s].x[m], v[2 * s + 1].x[m], 0x5410);
@@ -122,9 +117,8 @@ static __device__ __forceinline__ void spmm_operands(struct fragment<T, 4> (&a)[
 
 /* Loads the pieces from `dim` on, of 4 of the 16 keys that lanes first ... first + 15 hold. */
 template <class T, int PIECES, bool WHOLE>
-static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
-                                                 const head_view<T> &v, int32_t dim, int32_t key,
-                                                 int first) {
+DEVICE void spmm_load(struct words (&to)[PIECES][4], const head_view<T> &v, int32_t dim,
+                      int32_t key, int first) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int32_t mine = __shfl_sync(WARP_ALL, key, first + warp_lane() % 4 * 4 + i);
@@ -138,9 +132,9 @@ static __device__ __forceinline__ void spmm_load(struct words (&to)[PIECES][4],
 /* ---- 16 keys ---- */
 
 template <class T, int TILES>
-static __device__ __forceinline__ void
-spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_pieces<T, TILES>()][4],
-              const float4 (&probs)[TILES], float scale) {
+DEVICE void spmm_multiply(struct spmm_sums<T, TILES> &sum,
+                          const struct words (&v)[spmm_pieces<T, TILES>()][4],
+                          const float4 (&probs)[TILES], float scale) {
     constexpr int MMAS = sizeof(T) == 4 ? 2 : 1;
     struct fragment<T, 2> b[TILES][MMAS];
 #pragma unroll
@@ -154,15 +148,14 @@ spmm_multiply(struct spmm_sums<T, TILES> &sum, const struct words (&v)[spmm_piec
             spmm_operands(a, v[n], m);
 #pragma unroll
             for (int j = 0; j < TILES; j++)
-                fragment_multiply<false>(sum.of[n][m][j], a, b[j]);
+                fragment_multiply<false>(sum.x[n][m][j], a, b[j]);
         }
 }
 
 /* The key of each lane's column, from x on. A column that no row of row ... row + rows - 1 lists
  * gets another column's key, whose V meets a P of 0. -1: no column has a key. */
-static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_params &p,
-                                                       const struct block_row &s, uint32_t x,
-                                                       uint32_t width, int64_t row, int rows) {
+DEVICE int32_t spmm_keys_of(const struct staged_params &p, const struct block_row &s, uint32_t x,
+                            uint32_t width, int64_t row, int rows) {
     int32_t key = -1;
     if (x + warp_lane() < width) {
         const struct column c = column_of(p, s, x + warp_lane());
@@ -175,9 +168,8 @@ static __device__ __forceinline__ int32_t spmm_keys_of(const struct staged_param
 
 /* Adds a chunk's sums to the warp's sums of whole chunks, each lane its own. */
 template <class T, int TILES>
-static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_sums<T, TILES> &part,
-                                                  bool first) {
-    float *from = &part.of[0][0][0][0];
+DEVICE void spmm_flush(float (*to)[32], struct spmm_sums<T, TILES> &part, bool first) {
+    float *from = &part.x[0][0][0][0];
 #pragma unroll
     for (int i = 0; i < spmm_shared<T, TILES>::count; i++) {
         float &sum = to[i][warp_lane()];
@@ -187,7 +179,7 @@ static __device__ __forceinline__ void spmm_flush(float (*to)[32], struct spmm_s
 }
 
 /* Whether one of them is not 0, of either sign: gradients of scores have both. */
-static __device__ __forceinline__ bool spmm_any(const float4 &w) {
+DEVICE bool spmm_any(const float4 &w) {
     return (__float_as_uint(w.x) | __float_as_uint(w.y) | __float_as_uint(w.z) |
             __float_as_uint(w.w))
            << 1;
@@ -196,9 +188,8 @@ static __device__ __forceinline__ bool spmm_any(const float4 &w) {
 /* Loads this lane's P of 16 columns. from: row g's; left: columns of the block row from there on.
  * Bit j of the answer: row 8 j + g has an element other than 0. */
 template <int TILES>
-static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], const float *from,
-                                                           int64_t width, int32_t left, int rows,
-                                                           bool whole) {
+DEVICE unsigned spmm_load_probs(float4 (&w)[TILES], const float *from, int64_t width, int32_t left,
+                                int rows, bool whole) {
     unsigned nonzero = 0;
 #pragma unroll
     for (int j = 0; j < TILES; j++) {
@@ -212,9 +203,9 @@ static __device__ __forceinline__ unsigned spmm_load_probs(float4 (&w)[TILES], c
  * turn are in flight meanwhile. Bit j of the answer: row 8 j + lane / 4 has an element of P other
  * than 0. */
 template <class T, int TILES, bool WHOLE>
-static __device__ __forceinline__ unsigned
-spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct block_row &s,
-           const head_view<T> &v, int32_t dim, int64_t row, int turn, int turns) {
+DEVICE unsigned spmm_sweep(float (*sum)[32], const struct staged_params &p,
+                           const struct block_row &s, const head_view<T> &v, int32_t dim,
+                           int64_t row, int turn, int turns) {
     constexpr int PIECES = spmm_pieces<T, TILES>();
     const int g = warp_lane() / 4, t = warp_lane() % 4;
     const int rows = (int)min((int64_t)(8 * TILES), s.rows - row);
@@ -253,11 +244,10 @@ spmm_sweep(float (*sum)[32], const struct staged_params &p, const struct block_r
 /* Adds up the warps with this one's dims, over all thread blocks of the cluster, lane by lane and
  * in order. */
 template <class T, int TILES>
-static __device__ __forceinline__ unsigned spmm_combine(struct spmm_sums<T, TILES> &sum,
-                                                        const struct spmm_shared<T, TILES> &shared,
-                                                        int dim_warps) {
+DEVICE unsigned spmm_combine(struct spmm_sums<T, TILES> &sum,
+                             const struct spmm_shared<T, TILES> &shared, int dim_warps) {
     const int lane = warp_lane();
-    float *to = &sum.of[0][0][0][0];
+    float *to = &sum.x[0][0][0][0];
     unsigned nonzero = 0;
 #pragma unroll 1
     for (int block = 0; block < cluster_size(); block++)
@@ -273,9 +263,9 @@ static __device__ __forceinline__ unsigned spmm_combine(struct spmm_sums<T, TILE
 
 /* Stores a row of O. A row whose P is all 0 is 0, even where 0 * NaN was added up. */
 template <class T, int TILES>
-static __device__ __forceinline__ void
-spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const struct staged_params &p,
-             const struct block_row &s, int64_t row, int32_t dim) {
+DEVICE void spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero,
+                         const struct staged_params &p, const struct block_row &s, int64_t row,
+                         int32_t dim) {
     constexpr int N = words_elements<T>();
     const bool whole = words_whole<T>(p.alignment, p.d_v);
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
@@ -293,7 +283,7 @@ spmm_results(const struct spmm_sums<T, TILES> &sum, unsigned nonzero, const stru
                 float x[N];
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    x[i] = empty ? 0.0f : sum.of[n][i / 2][j][i % 2 * 2 + e] * spmm_unscale(p, T());
+                    x[i] = empty ? 0.0f : sum.x[n][i / 2][j][i % 2 * 2 + e] * spmm_unscale(p, T());
                 spmm_store(out + 8 * N * n, x, p.d_v - dim - 8 * N * n, whole, p.modify.mean_below);
             }
         }

@@ -54,9 +54,9 @@ template <class T, int M, int N> struct spmm_mma_shared {
 };
 
 template <class T>
-static __device__ __forceinline__ struct spmm_mma_unit<T>
-spmm_mma_unit_of(const struct staged_params &p, const struct block_row &block_row, int64_t row,
-                 int32_t dim) {
+DEVICE struct spmm_mma_unit<T> spmm_mma_unit_of(const struct staged_params &p,
+                                                const struct block_row &block_row, int64_t row,
+                                                int32_t dim) {
     struct spmm_mma_unit<T> unit;
     unit.block_row = block_row;
     unit.row = row;
@@ -73,9 +73,8 @@ spmm_mma_unit_of(const struct staged_params &p, const struct block_row &block_ro
 
 /* Looks up window `number` of the unit's keys: PANEL16_KEYS columns. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T, M, N> &s,
-                                                        const struct staged_params &p,
-                                                        int64_t number) {
+DEVICE void spmm_mma_look_up(struct spmm_mma_shared<T, M, N> &s, const struct staged_params &p,
+                             int64_t number) {
     const struct spmm_mma_unit<T> &unit = s.unit;
     constexpr int THREADS = spmm_mma_shape<M, N>::THREADS, EACH = PANEL16_KEYS / THREADS;
     static_assert(PANEL16_KEYS % THREADS == 0, "threads share a window evenly");
@@ -103,8 +102,7 @@ static __device__ __forceinline__ void spmm_mma_look_up(struct spmm_mma_shared<T
 /* Copies P of SPMM_MMA_KEYS columns from the unit's column x on, PIECE floats at a time; 0 past the
  * unit's end. Rows that do not exist are undefined. */
 template <class T, int M, int N, int PIECE>
-static __device__ __forceinline__ void
-spmm_mma_fetch_pieces(float *to, const struct spmm_mma_unit<T> &unit, int64_t x) {
+DEVICE void spmm_mma_fetch_pieces(float *to, const struct spmm_mma_unit<T> &unit, int64_t x) {
     constexpr int PIECES = SPMM_MMA_KEYS / PIECE, STEP = spmm_mma_shape<M, N>::THREADS / PIECES;
     const int row = (int)threadIdx.x / PIECES, column = (int)threadIdx.x % PIECES * PIECE;
     const int64_t width = unit.block_row.width, left = unit.block_row.rows - unit.row - row;
@@ -126,8 +124,7 @@ spmm_mma_fetch_pieces(float *to, const struct spmm_mma_unit<T> &unit, int64_t x)
 
 /* Fetches P, and V, of a step, if there is one. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_fetch_p(struct spmm_mma_shared<T, M, N> &s,
-                                                        int64_t step, int stage) {
+DEVICE void spmm_mma_fetch_p(struct spmm_mma_shared<T, M, N> &s, int64_t step, int stage) {
     const struct spmm_mma_unit<T> &unit = s.unit;
     const int64_t x = step * SPMM_MMA_KEYS;
     if (x >= unit.width)
@@ -138,9 +135,8 @@ static __device__ __forceinline__ void spmm_mma_fetch_p(struct spmm_mma_shared<T
         spmm_mma_fetch_pieces<T, M, N, 1>(s.prob[stage], unit, x);
 }
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_fetch_v(struct spmm_mma_shared<T, M, N> &s,
-                                                        const struct staged_params &p, int64_t step,
-                                                        int stage) {
+DEVICE void spmm_mma_fetch_v(struct spmm_mma_shared<T, M, N> &s, const struct staged_params &p,
+                             int64_t step, int stage) {
     constexpr int WINDOW = PANEL16_KEYS / SPMM_MMA_KEYS;
     const struct spmm_mma_unit<T> &unit = s.unit;
     const int64_t x = step * SPMM_MMA_KEYS;
@@ -156,8 +152,7 @@ static __device__ __forceinline__ void spmm_mma_fetch_v(struct spmm_mma_shared<T
 /* P of 16 keys as an A operand: the row at `from`, and the row 8 further. any[0], any[1]: OR of the
  * two rows' bits. */
 template <class T>
-static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint32_t *any,
-                                                        const float *from, float scale, T) {
+DEVICE void spmm_mma_operand(uint32_t (&to)[4], uint32_t *any, const float *from, float scale, T) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const float4 x = *reinterpret_cast<const float4 *>(from + 8 * i * SPMM_MMA_KEYS);
@@ -169,9 +164,8 @@ static __device__ __forceinline__ void spmm_mma_operand(uint32_t (&to)[4], uint3
 
 /* part += P V for a warp's rows and dims (mma.sync). any[i]: OR of the bits of P of row 8i + g. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void
-spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, const float *prob,
-                  const T *v, int row, int dim, float scale) {
+DEVICE void spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any,
+                              const float *prob, const T *v, int row, int dim, float scale) {
     typedef spmm_mma_shape<M, N> shape;
     const int lane = warp_lane_here();
     const int at_p = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
@@ -200,9 +194,8 @@ spmm_mma_multiply(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any, cons
 
 /* WGMMA likewise: begin issues, end waits. */
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part,
-                                                      uint32_t *any, const float *prob, const T *v,
-                                                      int row, float scale) {
+DEVICE void spmm_mma_begin(typename spmm_mma_shape<M, N>::sums &part, uint32_t *any,
+                           const float *prob, const T *v, int row, float scale) {
     float(&flat)[N / 2] = reinterpret_cast<float(&)[N / 2]>(part);
     const int lane = warp_lane_here();
     const int at_p = panel_f32_at<SPMM_MMA_KEYS>(row + lane / 4, lane % 4 * 4);
@@ -218,15 +211,13 @@ static __device__ __forceinline__ void spmm_mma_begin(typename spmm_mma_shape<M,
     }
     wgmma_commit();
 }
-template <int M, int N>
-static __device__ __forceinline__ void spmm_mma_end(typename spmm_mma_shape<M, N>::sums &part) {
+template <int M, int N> DEVICE void spmm_mma_end(typename spmm_mma_shape<M, N>::sums &part) {
     wgmma_wait<0>();
     wgmma_fence_operand(reinterpret_cast<float(&)[N / 2]>(part));
 }
 
 template <class T, int M, int N>
-static __device__ __forceinline__ void spmm_mma_compute(struct spmm_mma_shared<T, M, N> &s,
-                                                        const struct staged_params &p) {
+DEVICE void spmm_mma_compute(struct spmm_mma_shared<T, M, N> &s, const struct staged_params &p) {
     const struct spmm_mma_unit<T> &unit = s.unit;
     typedef spmm_mma_shape<M, N> shape;
     constexpr int AHEAD = shape::STAGES - 1;

@@ -10,8 +10,7 @@
 
 /* Stores two neighbouring outputs. */
 template <class T>
-static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x,
-                                                          float y) {
+DEVICE void spmm_mma_store_two(T *to, int32_t left, bool pairs, float x, float y) {
     if (pairs && left > 1) {
         *reinterpret_cast<uint32_t *>(to) = mma_pack(x, y, T());
         return;
@@ -24,9 +23,9 @@ static __device__ __forceinline__ void spmm_mma_store_two(T *to, int32_t left, b
 
 /* Stores a warp's outputs from row `row` and dim `dim` on. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struct block_row &s,
-               const head_view<T> &o, int64_t row, int32_t dim, const struct staged_params &p) {
+DEVICE void spmm_mma_store(const typename shape::sums &sum, const uint32_t *any,
+                           const struct block_row &s, const head_view<T> &o, int64_t row,
+                           int32_t dim, const struct staged_params &p) {
     const int lane = warp_lane();
     const float unscale = spmm_unscale(p, T()), mean_below = p.modify.mean_below;
 #pragma unroll
@@ -52,8 +51,7 @@ spmm_mma_store(const typename shape::sums &sum, const uint32_t *any, const struc
 /* Adds the sums of all CTAs of the cluster to the first, through `space`, the memory of this CTA's
  * panels. Answers whether this is the first. */
 template <class shape>
-static __device__ __forceinline__ bool spmm_mma_combine(typename shape::sums &sum, uint32_t *any,
-                                                        float *space) {
+DEVICE bool spmm_mma_combine(typename shape::sums &sum, uint32_t *any, float *space) {
     constexpr int SUMS = shape::ROWS / 16 * shape::DIMS / 8 * 4, BITS = shape::ROWS / 8;
     static_assert((SUMS + BITS) * shape::THREADS * (int)sizeof(float) <= shape::PANELS,
                   "a block's sums have room where its panels have been");

@@ -24,7 +24,7 @@ template <class T> static __host__ __device__ constexpr int spmm_row_dims(void) 
     return 32 * words_elements<T>();
 }
 
-template <class T> struct spmm_row_sum { float of[words_elements<T>()]; };
+template <class T> struct spmm_row_sum { float x[words_elements<T>()]; };
 
 /* Sums of the warps that share a row; whether a warp's P has an element other than 0. */
 template <class T> struct spmm_row_shared {
@@ -40,8 +40,8 @@ struct spmm_row_key {
     float prob;
 };
 
-static __device__ __forceinline__ struct spmm_row_key
-spmm_row_key_of(const struct staged_params &p, const struct block_row &s, uint32_t x) {
+DEVICE struct spmm_row_key spmm_row_key_of(const struct staged_params &p, const struct block_row &s,
+                                           uint32_t x) {
     struct spmm_row_key out = {-1, 0};
     x += warp_lane();
     if (x < (uint32_t)s.width) {
@@ -56,9 +56,9 @@ spmm_row_key_of(const struct staged_params &p, const struct block_row &s, uint32
 /* Adds P V of every `parts`-th of `count` keys, from number `part` on, to the dims at `at`. Keys
  * that are not listed are not loaded. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ void
-spmm_row_add(struct spmm_row_sum<T> &sum, const head_view<T> &v, const struct spmm_row_key &held,
-             int count, int part, int parts, int32_t at) {
+DEVICE void spmm_row_add(struct spmm_row_sum<T> &sum, const head_view<T> &v,
+                         const struct spmm_row_key &held, int count, int part, int parts,
+                         int32_t at) {
 #pragma unroll 1
     for (int i = part; i - part < count; i += SPMM_ROW_AHEAD * parts) {
         struct words y[SPMM_ROW_AHEAD];
@@ -74,7 +74,7 @@ spmm_row_add(struct spmm_row_sum<T> &sum, const head_view<T> &v, const struct sp
             const float prob = __shfl_sync(WARP_ALL, held.prob, i + n * parts);
 #pragma unroll
             for (int e = 0; e < words_elements<T>(); e++)
-                sum.of[e] = fmaf(prob, words_element(y[n], e, T()), sum.of[e]);
+                sum.x[e] = fmaf(prob, words_element(y[n], e, T()), sum.x[e]);
         }
     }
 }
@@ -82,9 +82,8 @@ spmm_row_add(struct spmm_row_sum<T> &sum, const head_view<T> &v, const struct sp
 /* P V of every `turns`-th 32 columns of a row, from 32 * turn on. Answers whether P has an element
  * other than 0. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ bool
-spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
-               const struct block_row &s, int32_t dim, int lanes, int turn, int turns) {
+DEVICE bool spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
+                           const struct block_row &s, int32_t dim, int lanes, int turn, int turns) {
     const head_view<T> v = head_of<T>(p, p.v, s.b, head_kv_of(p, s), p.d_v);
     const int part = warp_lane() / lanes;
     const uint32_t width = (uint32_t)s.width,
@@ -102,13 +101,13 @@ spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
             continue;
 #pragma unroll
         for (int e = 0; e < words_elements<T>(); e++)
-            sum.of[e] += chunk.of[e];
+            sum.x[e] += chunk.x[e];
         chunk = {};
     }
 #pragma unroll
     for (int e = 0; e < words_elements<T>(); e++)
         for (int apart = 16; apart >= lanes; apart /= 2)
-            sum.of[e] += __shfl_xor_sync(WARP_ALL, sum.of[e], apart);
+            sum.x[e] += __shfl_xor_sync(WARP_ALL, sum.x[e], apart);
     return __any_sync(WARP_ALL, nonzero);
 }
 
@@ -116,8 +115,7 @@ spmm_row_sweep(struct spmm_row_sum<T> &sum, const struct staged_params &p,
 
 /* Stores N consecutive elements of a row of O, of which `left` exist. */
 template <class T>
-static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_t left, bool whole,
-                                                  float mean_below) {
+DEVICE void spmm_store(T *out, const float *x, int32_t left, bool whole, float mean_below) {
     constexpr int N = words_elements<T>();
     union {
         T element[N];
@@ -136,29 +134,27 @@ static __device__ __forceinline__ void spmm_store(T *out, const float *x, int32_
 
 /* Stores a row of O. A row whose P is all 0 is 0, even where 0 * NaN was added up. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ void
-spmm_row_store(struct spmm_row_sum<T> &sum, bool nonzero, const struct staged_params &p,
-               const struct block_row &s, int32_t dim, int lanes) {
+DEVICE void spmm_row_store(struct spmm_row_sum<T> &sum, bool nonzero, const struct staged_params &p,
+                           const struct block_row &s, int32_t dim, int lanes) {
     const head_view<T> o = head_of<T>(p, p.o, s.b, s.h, p.d_v);
     if (!nonzero)
         sum = {};
     if (warp_lane() < lanes)
-        spmm_store(o.data + s.first * o.stride + dim, sum.of, p.d_v - dim, WHOLE,
+        spmm_store(o.data + s.first * o.stride + dim, sum.x, p.d_v - dim, WHOLE,
                    p.modify.mean_below);
 }
 
 /* A row by all warps; warp `owner` stores it. */
 template <class T, bool WHOLE>
-static __device__ __forceinline__ void
-spmm_row_together(struct spmm_row_shared<T> &shared, const struct staged_params &p,
-                  const struct block_row &s, int32_t dim, int lanes, int owner) {
+DEVICE void spmm_row_together(struct spmm_row_shared<T> &shared, const struct staged_params &p,
+                              const struct block_row &s, int32_t dim, int lanes, int owner) {
     const int warp = (int)threadIdx.x / 32, lane = warp_lane();
     struct spmm_row_sum<T> sum = {};
     bool nonzero = spmm_row_sweep<T, WHOLE>(sum, p, s, dim, lanes, warp, SPMM_ROW_WARPS);
     shared.nonzero[warp] = nonzero;
 #pragma unroll
     for (int e = 0; e < words_elements<T>(); e++)
-        shared.sum[warp][e][lane] = sum.of[e];
+        shared.sum[warp][e][lane] = sum.x[e];
     __syncthreads();
     if (warp == owner) {
         sum = {};
@@ -168,7 +164,7 @@ spmm_row_together(struct spmm_row_shared<T> &shared, const struct staged_params 
             nonzero |= shared.nonzero[w];
 #pragma unroll
             for (int e = 0; e < words_elements<T>(); e++)
-                sum.of[e] += shared.sum[w][e][lane];
+                sum.x[e] += shared.sum[w][e][lane];
         }
         spmm_row_store<T, WHOLE>(sum, nonzero, p, s, dim, lanes);
     }

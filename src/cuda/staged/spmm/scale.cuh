@@ -4,25 +4,24 @@
 #ifndef TESSERA_CUDA_SPMM_SCALE_CUH
 #define TESSERA_CUDA_SPMM_SCALE_CUH
 
+#include "device/inline.cuh"
 #include "host/staged.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-template <class T>
-static __device__ __forceinline__ float spmm_scale(const struct staged_params &, T) {
+template <class T> DEVICE float spmm_scale(const struct staged_params &, T) {
     return 1.0f;
 }
-static __device__ __forceinline__ float spmm_scale(const struct staged_params &p, __half) {
+DEVICE float spmm_scale(const struct staged_params &p, __half) {
     return __int_as_float((127 + p.weight_power) << 23);
 }
 
 /* Inverse of that factor. */
-template <class T>
-static __device__ __forceinline__ float spmm_unscale(const struct staged_params &, T) {
+template <class T> DEVICE float spmm_unscale(const struct staged_params &, T) {
     return 1.0f;
 }
-static __device__ __forceinline__ float spmm_unscale(const struct staged_params &p, __half) {
+DEVICE float spmm_unscale(const struct staged_params &p, __half) {
     return __int_as_float((127 - p.weight_power) << 23);
 }
 

@@ -36,22 +36,20 @@ struct spmm_short_shared {
 
 /* A thread's 4 dims of all rows. */
 struct spmm_short_sum {
-    float of[SPMM_SHORT_ROWS][4];
+    float x[SPMM_SHORT_ROWS][4];
 };
 
 /* ---- a few keys ---- */
 
 /* Loads keys, and P of rows from `row` on, of columns x ... x + SPMM_SHORT_KEYS - 1; 0 past the
  * block row. */
-static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared &shared,
-                                                        const struct staged_params &p,
-                                                        const struct block_row &s, int row,
-                                                        uint32_t x) {
+DEVICE void spmm_short_fetch(struct spmm_short_shared &shared, const struct staged_params &p,
+                             const struct block_row &s, int row, uint32_t x) {
     const int rows = (int)min(s.rows - row, (int64_t)SPMM_SHORT_ROWS), lane = warp_lane();
-    const bool there = x + lane < (uint32_t)s.width;
+    const bool exists = x + lane < (uint32_t)s.width;
     int32_t key = -1;
     if (threadIdx.x < SPMM_SHORT_KEYS) {
-        if (there) {
+        if (exists) {
             const struct column c = column_of(p, s, x + lane);
             key = column_lists_any(p, c, row, rows) ? c.key : -1;
         }
@@ -60,14 +58,13 @@ static __device__ __forceinline__ void spmm_short_fetch(struct spmm_short_shared
     const float *from = s.scores + row * s.width + x + lane;
 #pragma unroll
     for (int at = (int)threadIdx.x / 32; at < SPMM_SHORT_ROWS; at += SPMM_SHORT_THREADS / 32)
-        shared.prob[lane][at] = there && at < rows ? from[at * s.width] : 0.0f;
+        shared.prob[lane][at] = exists && at < rows ? from[at * s.width] : 0.0f;
 }
 
 /* part += P V of the first `count` keys in shared memory. */
 template <bool WHOLE>
-static __device__ __forceinline__ void
-spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shared,
-               const head_view<float> &v, int count, int32_t dim) {
+DEVICE void spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shared,
+                           const head_view<float> &v, int count, int32_t dim) {
 #pragma unroll 1
     for (int from = 0; from < count; from += SPMM_SHORT_AHEAD) {
         struct words y[SPMM_SHORT_AHEAD];
@@ -88,16 +85,16 @@ spmm_short_add(struct spmm_short_sum &part, const struct spmm_short_shared &shar
                 for (int i = 0; i < 4; i++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        part.of[r + i][e] =
-                            fmaf(of_row[i], __uint_as_float(y[n].x[e]), part.of[r + i][e]);
+                        part.x[r + i][e] =
+                            fmaf(of_row[i], __uint_as_float(y[n].x[e]), part.x[r + i][e]);
             }
     }
 }
 
 /* Adds a chunk's sums to those of whole chunks, each thread its own. */
-static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared &shared,
-                                                        struct spmm_short_sum &part, bool first) {
-    float *from = &part.of[0][0];
+DEVICE void spmm_short_flush(struct spmm_short_shared &shared, struct spmm_short_sum &part,
+                             bool first) {
+    float *from = &part.x[0][0];
 #pragma unroll
     for (int i = 0; i < 4 * SPMM_SHORT_ROWS; i++) {
         float &sum = shared.sum[i][threadIdx.x];
@@ -107,8 +104,7 @@ static __device__ __forceinline__ void spmm_short_flush(struct spmm_short_shared
 }
 
 /* Bit r: row r has an element of P other than 0 in shared memory. By all lanes of a warp. */
-static __device__ __forceinline__ unsigned
-spmm_short_nonzero(const struct spmm_short_shared &shared) {
+DEVICE unsigned spmm_short_nonzero(const struct spmm_short_shared &shared) {
     const int r = warp_lane() % SPMM_SHORT_ROWS;
     bool any = false;
 #pragma unroll
@@ -166,7 +162,7 @@ static __global__ void __launch_bounds__(SPMM_SHORT_THREADS, SPMM_SHORT_BLOCKS -
         float x[4];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            x[e] = width > CUDA_CHUNK ? shared.sum[4 * r + e][threadIdx.x] : part.of[r][e];
+            x[e] = width > CUDA_CHUNK ? shared.sum[4 * r + e][threadIdx.x] : part.x[r][e];
             x[e] = nonzero >> r & 1 ? x[e] : 0.0f; /* even where 0 * NaN was added up */
         }
         spmm_store(o.data + (s.first + row + r) * o.stride + dim, x, p.d_v - dim, WHOLE,

@@ -48,8 +48,7 @@ static __host__ __device__ constexpr int sm90_filled_handed(void) {
 
 /* Granule i of a step. */
 template <class shape>
-static __device__ __forceinline__ struct fill_granule &sm90_filled_granule(char *memory,
-                                                                           uint32_t step, int i) {
+DEVICE struct fill_granule &sm90_filled_granule(char *memory, uint32_t step, int i) {
     struct fill_granule *const all = reinterpret_cast<struct fill_granule *>(memory + shape::STEPS);
     return all[ring_stage<shape::RING>(step) * shape::PLACES + i];
 }

@@ -15,14 +15,13 @@ struct sm90_filled_item : granule_item {
 };
 
 /* log2 of a block's granules. */
-static __device__ __forceinline__ int sm90_filled_each(const struct decode_params &p) {
+DEVICE int sm90_filled_each(const struct decode_params &p) {
     return __ffs(p.block_kv) - 1 - p.run.granule_bits;
 }
 
 /* Granules of its tile that an item has. */
-static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &item,
-                                                       const struct decode_params &p,
-                                                       const struct work_item &w, int64_t T) {
+DEVICE void sm90_filled_cut(struct sm90_filled_item &item, const struct decode_params &p,
+                            const struct work_item &w, int64_t T) {
     const int64_t masked = LIST_MASKED_KINDS * T + p.masked_kind;
     const int64_t n_full = p.full_end[T] - p.full_ptr[T];
     const int64_t n_bands = p.masked_end[masked] - p.masked_ptr[masked];
@@ -45,8 +44,8 @@ static __device__ __forceinline__ void sm90_filled_cut(struct sm90_filled_item &
     item.whole = fill_between(g.whole - item.begin, 0, item.count);
 }
 
-static __device__ __forceinline__ struct sm90_filled_item
-sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
+DEVICE struct sm90_filled_item sm90_filled_item_of(const struct decode_params &p,
+                                                   const struct work_item &w) {
     const struct filled_tile tile = filled_tile_of(p, w);
     struct sm90_filled_item item;
     item.batch = tile.batch;
@@ -62,19 +61,18 @@ sm90_filled_item_of(const struct decode_params &p, const struct work_item &w) {
 }
 
 /* Items of this CTA. */
-static __device__ __forceinline__ int32_t sm90_filled_items(const struct decode_params &p) {
+DEVICE int32_t sm90_filled_items(const struct decode_params &p) {
     const uint32_t items = (uint32_t)fill_least(filled_items(p), INT32_MAX);
     return items <= blockIdx.x ? 0 : (int32_t)((items - blockIdx.x - 1) / gridDim.x) + 1;
 }
 
-static __device__ __forceinline__ struct work_item sm90_filled_work(const struct decode_params &p,
-                                                                    int64_t i) {
+DEVICE struct work_item sm90_filled_work(const struct decode_params &p, int64_t i) {
     return p.image.items[blockIdx.x + i * (int64_t)gridDim.x];
 }
 
 /* Up to 32 of them from the first-th on, one for each lane. Count -1: no item. */
-static __device__ __forceinline__ struct sm90_filled_item
-sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end) {
+DEVICE struct sm90_filled_item sm90_filled_load_items(const struct decode_params &p, int64_t first,
+                                                      int64_t end) {
     struct sm90_filled_item item;
     item.count = -1;
     if (first + warp_lane() < end)
@@ -84,16 +82,16 @@ sm90_filled_load_items(const struct decode_params &p, int64_t first, int64_t end
 
 /* First granules of an item that need no window. A fill sees no page table, so item.whole counts keys of
  * missing pages; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
-static __device__ __forceinline__ int32_t sm90_filled_whole(const struct decode_params &p,
-                                                            const struct sm90_filled_item &item) {
+DEVICE int32_t sm90_filled_whole(const struct decode_params &p,
+                                 const struct sm90_filled_item &item) {
     const int bits = p.run.granule_bits, each = sm90_filled_each(p);
     int32_t whole = item.whole;
     if (!p.table)
         return whole;
 #pragma unroll 1
     for (int32_t at = warp_lane(); at < item.whole; at += 32) {
-        const int32_t n = item.begin + at, of = n & ((1 << each) - 1);
-        const int32_t key = p.full[item.first + (n >> each)].key + (of << bits);
+        const int32_t n = item.begin + at, block = n & ((1 << each) - 1);
+        const int32_t key = p.full[item.first + (n >> each)].key + (block << bits);
         if (filled_page(p, item.batch, key) < 0)
             whole = min(whole, at);
     }
@@ -110,9 +108,8 @@ struct sm90_filled_place {
 };
 
 /* Columns of granule `at` of an item's tile, of a run of bits, that some row lists. */
-static __device__ __forceinline__ uint64_t sm90_filled_listed(const struct decode_params &p,
-                                                              const struct sm90_filled_item &item,
-                                                              int32_t at) {
+DEVICE uint64_t sm90_filled_listed(const struct decode_params &p,
+                                   const struct sm90_filled_item &item, int32_t at) {
     const int each = sm90_filled_each(p), n = at - item.full;
     return fill_granule_listed(p.image.listed, item.first + (n >> each), n & ((1 << each) - 1),
                                each, p.run.granule_bits);
@@ -120,30 +117,28 @@ static __device__ __forceinline__ uint64_t sm90_filled_listed(const struct decod
 
 /* Whether a granule has columns that some row lists, and others; whether column c is one of the former. */
 template <bool MASKS>
-static __device__ __forceinline__ bool sm90_filled_ragged(const struct sm90_filled_place &place,
-                                                          int bits) {
+DEVICE bool sm90_filled_ragged(const struct sm90_filled_place &place, int bits) {
     return MASKS ? place.listed && place.listed != fill_granule_all(bits)
                  : fill_window_short(place.granule.window, bits);
 }
 template <bool MASKS>
-static __device__ __forceinline__ bool sm90_filled_has(const struct sm90_filled_place &place,
-                                                       int lane, int c) {
+DEVICE bool sm90_filled_has(const struct sm90_filled_place &place, int lane, int c) {
     return MASKS ? __shfl_sync(WARP_ALL, place.listed, lane) >> c & 1
                  : fill_window_has(__shfl_sync(WARP_ALL, place.granule.window, lane), c);
 }
 
 /* Words of an item's tile before those of key 0, as runs of bits have them: consumers add their keys'. */
-static __device__ __forceinline__ int64_t sm90_filled_words(const struct decode_params &p,
-                                                            const struct sm90_filled_item &item) {
+DEVICE int64_t sm90_filled_words(const struct decode_params &p,
+                                 const struct sm90_filled_item &item) {
     const struct list_masked *const run = p.masked + item.first;
     return run->u.word - (int64_t)run->key * (p.run.tile_rows > 64 ? 2 : 1);
 }
 
 /* Granule `at` of an item's tile; missing pages list no key. apart: pages, or batches, share no rows. */
 template <bool MASKS>
-static __device__ __forceinline__ struct sm90_filled_place
-sm90_filled_find(const struct decode_params &p, const struct sm90_filled_item &item, int32_t at,
-                 bool apart) {
+DEVICE struct sm90_filled_place sm90_filled_find(const struct decode_params &p,
+                                                 const struct sm90_filled_item &item, int32_t at,
+                                                 bool apart) {
     const int bits = p.run.granule_bits, each = sm90_filled_each(p);
     const int32_t n = at < item.full ? at : at - item.full, run = n >> each;
     const struct list_masked *const band = p.masked + item.first + run;

@@ -11,9 +11,8 @@
 
 /* A warp of the producer warpgroup. */
 template <class T, class shape, bool MASKS>
-static __device__ __forceinline__ void sm90_filled_role(char *memory, uint32_t shared,
-                                                        const struct decode_params &p,
-                                                        const struct sm90_maps &maps) {
+DEVICE void sm90_filled_role(char *memory, uint32_t shared, const struct decode_params &p,
+                             const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     if (warp == 0) {
         sm90_filled_produce<shape, true, MASKS>(memory, shared, p, &maps.q, maps.k);
@@ -76,13 +75,13 @@ template <class T>
 static bool sm90_filled_maps(struct sm90_maps *maps, const struct decode_params *p) {
     const sm90_encode encode = sm90_encode_find();
     const CUtensorMapDataType type = sm90_map_type(T());
-    const struct attention_params *of = &p->run;
-    const int64_t q[4] = {of->batch, of->heads_q, of->n_q, of->d_qk};
+    const struct attention_params *run = &p->run;
+    const int64_t q[4] = {run->batch, run->heads_q, run->n_q, run->d_qk};
     maps->tma_q = encode &&
-                  sm90_map_make(&maps->q, encode, type, of->q, q, (cuuint32_t)of->tile_rows) &&
-                  sm90_filled_maps_kv(maps->k, encode, type, p, of->k, of->d_qk) &&
-                  sm90_filled_maps_kv(maps->v, encode, type, p, of->v, of->d_v);
-    maps->tma_o = sm90_map_make_o(&maps->o, of, T());
+                  sm90_map_make(&maps->q, encode, type, run->q, q, (cuuint32_t)run->tile_rows) &&
+                  sm90_filled_maps_kv(maps->k, encode, type, p, run->k, run->d_qk) &&
+                  sm90_filled_maps_kv(maps->v, encode, type, p, run->v, run->d_v);
+    maps->tma_o = sm90_map_make_o(&maps->o, run, T());
     return maps->tma_q;
 }
 

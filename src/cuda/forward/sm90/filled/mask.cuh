@@ -7,16 +7,14 @@
 
 /* Scores of a granule of bits that this thread's two rows list, as fill_window_row has them: by the words of its
  * keys, of which those of `rows` are in one half. words: of the tile. */
-static __device__ __forceinline__ uint32_t sm90_filled_bits(const uint64_t *words,
-                                                            const struct attention_params &p,
-                                                            int32_t key, const int32_t (&rows)[2],
-                                                            int t2) {
+DEVICE uint32_t sm90_filled_bits(const uint64_t *words, const struct attention_params &p,
+                                 int32_t key, const int32_t (&rows)[2], int t2) {
     const int each = p.tile_rows > 64 ? 4 : 2; /* halves of words */
-    const uint32_t *const of = reinterpret_cast<const uint32_t *>(words) + rows[0] / 32;
+    const uint32_t *const halves = reinterpret_cast<const uint32_t *>(words) + rows[0] / 32;
     uint32_t both = 0;
 #pragma unroll 4
     for (int i = 0; i < 1 << (p.granule_bits - 2); i++) {
-        const uint32_t half = of[(int64_t)(key + 8 * (i / 2) + t2 + i % 2) * each];
+        const uint32_t half = halves[(int64_t)(key + 8 * (i / 2) + t2 + i % 2) * each];
         both |= (half >> rows[0] % 32 & 1) << i | (half >> rows[1] % 32 & 1) << (16 + i);
     }
     return both;
@@ -25,9 +23,8 @@ static __device__ __forceinline__ uint32_t sm90_filled_bits(const uint64_t *word
 /* Finds the listed scores of the step at `cursor` while its Q K^T is in flight: 16 bits of each 64 places and
  * either row of this thread. */
 template <class shape>
-static __device__ __forceinline__ void sm90_filled_begin_mask(struct sm90_fragments<shape> &w,
-                                                              const sm90_cursor &cursor,
-                                                              const struct attention_params &p) {
+DEVICE void sm90_filled_begin_mask(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+                                   const struct attention_params &p) {
     const int bits = p.granule_bits, each = GRANULE_GROUP >> bits, t2 = warp_lane_here() % 4 * 2;
     const int at = sm90_consumer_row<shape>(cursor.consumer) + sm90_thread_here() / 32 * 16 +
                    warp_lane_here() / 4;

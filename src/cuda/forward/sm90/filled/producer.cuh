@@ -7,8 +7,8 @@
 
 /* Writes the granules of a step, which lanes g, g + 1 ... hold: by the lane that arrives at K's barrier. */
 template <class shape>
-static __device__ __forceinline__ void
-sm90_filled_hand(char *memory, uint32_t step, const struct fill_granule &granule, int g, int each) {
+DEVICE void sm90_filled_hand(char *memory, uint32_t step, const struct fill_granule &granule, int g,
+                             int each) {
 #pragma unroll 1
     for (int i = 0; i < each; i++) {
         const int32_t key = sm90_of_lane(granule.key, g + i);
@@ -21,9 +21,8 @@ sm90_filled_hand(char *memory, uint32_t step, const struct fill_granule &granule
 /* Loads a step's tile of K or V, the granules of lanes g, g + 1 ... Two neighbouring granules of 64 keys are
  * one TMA tile copy for a panel. */
 template <class shape, int PANELS>
-static __device__ __forceinline__ void
-sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
-                const struct sm90_filled_place &place, int g, int bits, int32_t h) {
+DEVICE void sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
+                            const struct sm90_filled_place &place, int g, int bits, int32_t h) {
     const int32_t row = sm90_of_lane(place.row, g), page = sm90_of_lane(place.page, g);
     bool one = 1 << bits == GRANULE_MAX;
     if (shape::GRANULES > 1 && one) {
@@ -41,18 +40,18 @@ sm90_filled_tma(uint32_t tile, const CUtensorMap *maps, uint32_t barrier,
 /* Loads by cp.async, where some granule has keys that no row lists: these are not read, and places without a
  * listed key get zeros. Four rows of d elements at a time. */
 template <class shape, int PANELS, bool MASKS>
-static __device__ __forceinline__ void
-sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_place &place, int g,
-                     int bits, const struct rows_view &view, int32_t h, int32_t d) {
+DEVICE void sm90_filled_cp_async(uint32_t tile, uint32_t barrier,
+                                 const struct sm90_filled_place &place, int g, int bits,
+                                 const struct rows_view &view, int32_t h, int32_t d) {
     const int piece = warp_lane() % 8;
     const char *const head =
         static_cast<const char *>(view.data) + 2 * h * view.stride[1] + 16 * piece;
 #pragma unroll 1
     for (int i = warp_lane() / 8; i < shape::KEYS; i += 4) {
-        const int of = g + (i >> bits), c = i & ((1 << bits) - 1);
-        const int32_t row = __shfl_sync(WARP_ALL, place.row, of) + c;
-        const int32_t page = __shfl_sync(WARP_ALL, place.page, of);
-        const bool is = sm90_filled_has<MASKS>(place, of, c);
+        const int group = g + (i >> bits), c = i & ((1 << bits) - 1);
+        const int32_t row = __shfl_sync(WARP_ALL, place.row, group) + c;
+        const int32_t page = __shfl_sync(WARP_ALL, place.page, group);
+        const bool is = sm90_filled_has<MASKS>(place, group, c);
         const char *const from =
             head + (is ? 2 * (page * view.stride[0] + row * view.stride[2]) : 0);
         const uint32_t at = tile + (uint32_t)(i * 128) + swizzle_piece(i, piece);
@@ -70,9 +69,9 @@ sm90_filled_cp_async(uint32_t tile, uint32_t barrier, const struct sm90_filled_p
 
 /* Publishes an item, and loads its Q. */
 template <class shape>
-static __device__ __forceinline__ void
-sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p,
-                    const CUtensorMap *map_q, const struct sm90_filled_item &item, uint32_t job) {
+DEVICE void sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p,
+                                const CUtensorMap *map_q, const struct sm90_filled_item &item,
+                                uint32_t job) {
     const uint32_t slot = ring_stage<shape::Q_STAGES>(job);
     barrier_wait(shared + shape::Q_EMPTY + 8 * slot, ring_parity<shape::Q_STAGES>(job) ^ 1);
     if (warp_lane() == 0) /* the lane that arrives at Q's barrier */
@@ -87,9 +86,8 @@ sm90_filled_publish(char *memory, uint32_t shared, const struct decode_params &p
 /* The producer loop: items, Q and K (IS_K), or V; of this CTA's items. All lanes know the item; each finds a
  * granule. */
 template <class shape, bool IS_K, bool MASKS>
-static __device__ __forceinline__ void
-sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p,
-                    const CUtensorMap *map_q, const CUtensorMap *maps) {
+DEVICE void sm90_filled_produce(char *memory, uint32_t shared, const struct decode_params &p,
+                                const CUtensorMap *map_q, const CUtensorMap *maps) {
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int FULL = IS_K ? shape::K_FULL : shape::V_FULL;

@@ -31,8 +31,7 @@ struct sm90_columns_shape : sm90_shape<DIMS_QK, DIMS_V, N_CONSUMERS> {
 };
 
 /* Rows that list the places of a step. */
-template <class shape>
-static __device__ __forceinline__ uint16_t *sm90_columns_listed(char *memory, uint32_t step) {
+template <class shape> DEVICE uint16_t *sm90_columns_listed(char *memory, uint32_t step) {
     return reinterpret_cast<uint16_t *>(memory + shape::LISTED) +
            ring_stage<shape::RING>(step) * shape::KEYS;
 }
@@ -40,8 +39,7 @@ static __device__ __forceinline__ uint16_t *sm90_columns_listed(char *memory, ui
 /* Finds the listed scores of the step at `cursor` while its Q K^T is in flight: bits as sm90_filled_begin_mask has
  * them. */
 template <class shape>
-static __device__ __forceinline__ void sm90_columns_begin_mask(struct sm90_fragments<shape> &w,
-                                                               const sm90_cursor &cursor) {
+DEVICE void sm90_columns_begin_mask(struct sm90_fragments<shape> &w, const sm90_cursor &cursor) {
     const int row = sm90_consumer_row<shape>(cursor.consumer) + sm90_thread_here() / 32 * 16 +
                     warp_lane_here() / 4;
     const uint32_t *const pairs =

@@ -10,9 +10,8 @@
 
 /* A warp of the producer warpgroup. */
 template <class T, class shape>
-static __device__ __forceinline__ void sm90_columns_role(char *memory, uint32_t shared,
-                                                         const struct decode_params &p,
-                                                         const struct sm90_maps &maps) {
+DEVICE void sm90_columns_role(char *memory, uint32_t shared, const struct decode_params &p,
+                              const struct sm90_maps &maps) {
     const int warp = sm90_uniform((int)threadIdx.x / 32);
     if (warp < 2)
         sm90_columns_produce<T, shape, true>(memory, shared, p, maps, warp);
@@ -52,14 +51,14 @@ template <class T, class, int D, int DV, int CONSUMERS>
 static cudaError_t attention_columns_launch(const struct decode_params *p, cudaStream_t stream) {
     using shape = sm90_columns_shape<D, DV, CONSUMERS>;
     const void *kernel = (const void *)attention_sm90_columns<T, shape>;
-    const struct attention_params *of = &p->run;
-    const int64_t q[4] = {of->batch, of->heads_q, of->n_q, of->d_qk};
+    const struct attention_params *run = &p->run;
+    const int64_t q[4] = {run->batch, run->heads_q, run->n_q, run->d_qk};
     const sm90_encode encode = sm90_encode_find();
     const int64_t stay = (int64_t)p->multiprocessors * shape::RESIDENT; /* CTAs */
     const unsigned ctas = attention_blocks(fill_least(stay, p->image.most_items));
     struct sm90_maps maps = {};
-    maps.tma_q = encode && sm90_map_make(&maps.q, encode, sm90_map_type(T()), of->q, q,
-                                         (cuuint32_t)of->tile_rows);
+    maps.tma_q = encode && sm90_map_make(&maps.q, encode, sm90_map_type(T()), run->q, q,
+                                         (cuuint32_t)run->tile_rows);
     void *arguments[] = {(void *)p, (void *)&maps};
     cudaError_t code = launch_shared<shape::BYTES>(kernel);
     if (!code && ctas > 0)

@@ -8,9 +8,8 @@
 
 /* Place `place` of an item, of a tile of ROWS rows. */
 template <int ROWS>
-static __device__ __forceinline__ struct fill_column
-sm90_columns_find(const struct decode_params &p, const struct sm90_filled_item &item,
-                  uint32_t place) {
+DEVICE struct fill_column sm90_columns_find(const struct decode_params &p,
+                                            const struct sm90_filled_item &item, uint32_t place) {
     const int width = 1 << p.run.granule_bits, c = (int)place & (width - 1);
     const int32_t g = (int32_t)(place >> p.run.granule_bits), n = item.begin + g;
     if (g >= item.count)
@@ -25,18 +24,16 @@ sm90_columns_find(const struct decode_params &p, const struct sm90_filled_item &
 
 /* Rows that list place `place`, as consumers read them. */
 template <int ROWS>
-static __device__ __forceinline__ uint16_t sm90_columns_rows(const struct decode_params &p,
-                                                             const struct sm90_filled_item &item,
-                                                             uint32_t place) {
+DEVICE uint16_t sm90_columns_rows(const struct decode_params &p,
+                                  const struct sm90_filled_item &item, uint32_t place) {
     const struct fill_column column = sm90_columns_find<ROWS>(p, item, place);
     return (uint16_t)(column.first | column.count << 8);
 }
 
 /* Finds keys of a step's half that begins at place `at`: lane l has those of places l, l + 32 ... */
 template <int ROWS, int N>
-static __device__ __forceinline__ void
-sm90_columns_keys(int32_t (&key)[N], const struct decode_params &p,
-                  const struct sm90_filled_item &item, uint32_t at) {
+DEVICE void sm90_columns_keys(int32_t (&key)[N], const struct decode_params &p,
+                              const struct sm90_filled_item &item, uint32_t at) {
 #pragma unroll
     for (int i = 0; i < N; i++)
         key[i] = sm90_columns_find<ROWS>(p, item, at + 32 * i + warp_lane()).key;
@@ -44,8 +41,7 @@ sm90_columns_keys(int32_t (&key)[N], const struct decode_params &p,
 
 /* Prefetches to L2 the runs of an item's first step, where it is a whole tile. */
 template <int KEYS>
-static __device__ __forceinline__ void sm90_columns_prefetch(const struct decode_params &p,
-                                                             const struct work_item &w) {
+DEVICE void sm90_columns_prefetch(const struct decode_params &p, const struct work_item &w) {
     const struct list_run *const first = p.full + p.full_ptr[filled_tile_of(p, w).T];
     if (warp_lane() < KEYS / 16)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(first + 16 * warp_lane()));
@@ -53,10 +49,9 @@ static __device__ __forceinline__ void sm90_columns_prefetch(const struct decode
 
 /* Publishes an item, and loads its Q; `half` of two warps. */
 template <class T, class shape>
-static __device__ __forceinline__ void
-sm90_columns_publish(char *memory, uint32_t shared, const struct attention_params &p,
-                     const struct sm90_maps &maps, int half, uint32_t job,
-                     const struct sm90_filled_item &item) {
+DEVICE void sm90_columns_publish(char *memory, uint32_t shared, const struct attention_params &p,
+                                 const struct sm90_maps &maps, int half, uint32_t job,
+                                 const struct sm90_filled_item &item) {
     const uint32_t slot = ring_stage<shape::Q_STAGES>(job);
     const uint32_t tile = shared + shape::Q + slot * shape::Q_TILE;
     const uint32_t full = shared + shape::Q_FULL + 8 * slot;
@@ -75,9 +70,8 @@ sm90_columns_publish(char *memory, uint32_t shared, const struct attention_param
 /* The producer loop: items, Q and K (IS_K), or V; `half` of two warps. Runs of the next step are loaded during a
  * step's copies. A copy in flight is told of before an item is looked up, which takes loads in a row. */
 template <class T, class shape, bool IS_K>
-static __device__ __forceinline__ void
-sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &p,
-                     const struct sm90_maps &maps, int half) {
+DEVICE void sm90_columns_produce(char *memory, uint32_t shared, const struct decode_params &p,
+                                 const struct sm90_maps &maps, int half) {
     constexpr int PANELS = IS_K ? shape::QK_PANELS : shape::V_PANELS;
     constexpr int TILES = IS_K ? shape::K : shape::V, TILE = PANELS * shape::PANEL;
     constexpr int MINE = shape::KEYS / 2, N = MINE / 32; /* rows of K or V; a lane's */
