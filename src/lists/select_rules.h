@@ -80,7 +80,7 @@ FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, 
     const int64_t last =
         fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q; /* query's position */
     const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
-    return (keys + block_kv - 1) / block_kv;
+    return (uint32_t)(keys + block_kv - 1) / (uint32_t)block_kv; /* faster than by 64 bits */
 }
 
 /* ---- keys ---- */
