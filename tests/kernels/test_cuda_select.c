@@ -26,7 +26,8 @@ static void choices_are_those_of_a_sort(void **state) {
     (void)state;
     choices_are_right(TESS_CUDA, 3, 64);
     choices_are_right(TESS_CUDA, 2, 777);
-    choices_are_right(TESS_CUDA, 2, 20001); /* a cluster for each row */
+    choices_are_right(TESS_CUDA, 2, 5000);  /* registers of a CTA */
+    choices_are_right(TESS_CUDA, 2, 20001); /* rows that are not aligned: a cluster for each */
 }
 
 static void edges(void **state) {
@@ -39,8 +40,8 @@ static void lists(void **state) {
     choices_are_lists(TESS_CUDA);
 }
 
-/* Rows past the shared memory of a cluster; and so many that each is read once, with scores that the bracket
- * does not find, or that find no room. */
+/* Rows past the shared memory of a cluster; scores that the bracket of a sample does not find, or that find no room; as
+ * many rows as there are CTAs for each size. */
 static const struct choice launches[] = {
     {.size = {1, 1, 2, 1 << 20},
      .selection = {sizeof(tess_selection), .k = 2048},
@@ -48,6 +49,22 @@ static const struct choice launches[] = {
     {.type = TESS_BF16,
      .size = {1, 1, 1, 500001},
      .selection = {sizeof(tess_selection), TESS_SELECT_TOP_P, .p = 0.5f}},
+    {.size = {1, 1, 2, 200000},
+     .scores = SCORES_RISING,
+     .selection = {sizeof(tess_selection), .k = 9000},
+     .capacity = 9000},
+    {.type = TESS_F16,
+     .size = {1, 1, 3, 150000},
+     .scores = SCORES_RELU,
+     .selection = {sizeof(tess_selection), .k = 40000, .keep_first = 70}},
+    {.type = TESS_BF16,
+     .size = {1, 5, 60, 20000},
+     .selection = {sizeof(tess_selection), .k = 1500, .keep_last = 7},
+     .capacity = 1500},
+    {.size = {1, 1, 30, 12288},
+     .scores = SCORES_TWO,
+     .selection = {sizeof(tess_selection), .k = 3686},
+     .capacity = 3686},
     {.size = {2, 8, 50, 4096},
      .selection = {sizeof(tess_selection), .k = 1000, .keep_first = 3},
      .capacity = 1000},

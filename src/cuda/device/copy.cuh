@@ -13,6 +13,12 @@ DEVICE void cp_async_16(uint32_t to, const void *from, bool wanted) {
                  : "memory");
 }
 
+/* The first `bytes` of 16, which is aligned on both sides; zeros follow. */
+DEVICE void cp_async_part(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+
 /* 16 bytes, with an L2 prefetch of the 128 bytes around them: for rows whose other bytes are copied
  * soon. Where `wanted` is false, `from` may be any address. */
 DEVICE void cp_async_16_l2_128(uint32_t to, const void *from, bool wanted) {

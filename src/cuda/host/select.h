@@ -16,7 +16,11 @@ struct select_params {
     int32_t *indices, *counts;
     uint64_t *bits;
     int64_t *overflows;
-    int64_t all;   /* rows of all lists */
+    int64_t all;           /* rows of all lists */
+    struct select_row row; /* every row, where `same` */
+    int64_t
+        step; /* elements between rows of all lists where `same`: lists lie behind one another */
+    int32_t same;  /* whether rows differ in their scores alone */
     int32_t whole; /* whether rows of scores begin at multiples of 16 bytes */
     /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a warp, and scores
      * that find room. */

@@ -31,9 +31,8 @@ DEVICE unsigned long long warp_total(unsigned long long x) {
     return x;
 }
 
-/* Mass of a digit over all CTAs of the cluster: loads of all of them are under way at once. */
-template <class M> DEVICE M digit_mass(M *mass, int digit) {
-    const int ranks = cluster_size();
+/* Mass of a digit over `ranks` CTAs, one or all of the cluster: loads of all of them are under way at once. */
+template <class M> DEVICE M digit_mass(M *mass, int digit, int ranks) {
     M x[CLUSTER_MAX], sum = 0;
     if (ranks == 1)
         return mass[digit];
@@ -47,10 +46,10 @@ template <class M> DEVICE M digit_mass(M *mass, int digit) {
 }
 
 /* Sums of groups, which the CTA's warps share. */
-template <class M> DEVICE void digit_groups(M *mass, M *group, int digits) {
+template <class M> DEVICE void digit_groups(M *mass, M *group, int digits, int ranks) {
 #pragma unroll 2
     for (int g = threadIdx.x / 32; g < digits / 32; g += blockDim.x / 32) {
-        const M sum = warp_total(digit_mass(mass, g * 32 + warp_lane()));
+        const M sum = warp_total(digit_mass(mass, g * 32 + warp_lane(), ranks));
         if (warp_lane() == 0)
             group[g] = sum;
     }
@@ -69,7 +68,8 @@ template <class M> struct digit_found {
     bool all;
 };
 
-template <class M> DEVICE digit_found<M> digit_find(M *mass, const M *group, int digits, M target) {
+template <class M>
+DEVICE digit_found<M> digit_find(M *mass, const M *group, int digits, M target, int ranks) {
     const int lane = warp_lane(), top = digits / 32 - 1 - 2 * lane;
     const M high = top >= 0 ? group[top] : 0, own = high + (top > 0 ? group[top - 1] : 0);
     M up = warp_inclusive(own), before = up - own;
@@ -79,7 +79,7 @@ template <class M> DEVICE digit_found<M> digit_find(M *mass, const M *group, int
     const bool first = before + high >= target;
     const int g = __shfl_sync(WARP_ALL, top - !first, __ffs((int)hit) - 1);
     before = __shfl_sync(WARP_ALL, first ? before : before + high, __ffs((int)hit) - 1);
-    const M mine = digit_mass(mass, g * 32 + 31 - lane);
+    const M mine = digit_mass(mass, g * 32 + 31 - lane, ranks);
     up = before + warp_inclusive(mine);
     hit = __ballot_sync(WARP_ALL, up - mine < target && up >= target);
     const int at = __ffs((int)hit) - 1;

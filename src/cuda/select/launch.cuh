@@ -2,14 +2,19 @@
 #ifndef TESSERA_CUDA_SELECT_LAUNCH_CUH
 #define TESSERA_CUDA_SELECT_LAUNCH_CUH
 
+#include "select/held.cuh"
 #include "select/short.cuh"
 #include "select/stream.cuh"
 
 #define SELECT_MOST_SHARED (224 * 1024) /* bytes of a CTA */
-#define SELECT_LEAST_CHUNKS 48       /* a CTA's of a cluster: fewer gain nothing by another CTA */
-#define SELECT_STREAM_LEAST 4096     /* columns from which many rows are sampled */
-#define SELECT_STREAM_MOST (1 << 18) /* columns whose bits find room */
-#define SELECT_MOST_GRID (1 << 20)   /* clusters */
+#define SELECT_LEAST_CHUNKS 48         /* a CTA's of a cluster: fewer gain nothing by another CTA */
+#define SELECT_HELD_MOST (1 << 14)     /* columns that registers of a CTA hold */
+#define SELECT_HELD_SHARED (66 * 1024) /* bytes: a slot for each of them, of whole warps */
+#define SELECT_ROWS_MOST (1 << 17)     /* columns up to which few rows are sought by digits */
+#define SELECT_STREAM_MOST (1 << 18)   /* columns whose bits find room */
+#define STREAM_FEW_WARPS 8             /* a CTA's beside others, where scores have 32 bits */
+#define STREAM_CLUSTER_STEPS 8         /* a CTA's of a cluster, at least */
+#define SELECT_MOST_GRID (1 << 20)     /* clusters */
 
 struct select_device {
     int multiprocessors, shared, architecture;
@@ -72,45 +77,87 @@ static cudaError_t select_launch_rows(const struct select_params *given,
     return cudaLaunchKernelExC(&config, (const void *)select_rows<S, M>, arguments);
 }
 
+/* Few rows get clusters of CTAs of many warps, many rows as many CTAs as there is room for. */
 template <class S>
-static cudaError_t select_launch_stream(const struct select_params *given, cudaStream_t stream) {
+static cudaError_t select_launch_stream(const struct select_params *given,
+                                        const select_device &device, cudaStream_t stream) {
+    const void *const kernel = (const void *)select_stream<S>;
     struct select_params p = *given;
-    const int64_t n = p.shape.n, steps = (n + STREAM_STEP - 1) / STREAM_STEP;
-    const int warps = steps >= 2 * STREAM_WARPS ? STREAM_WARPS : STREAM_WARPS / 2;
-    p.span = (int32_t)((steps + warps - 1) / warps), p.words = (int32_t)steps * 32;
-    p.resident = (int32_t)(n / (n > 1 << 15 ? 14 : 8));
-    const int64_t bytes = (int64_t)sizeof(stream_shared) + 4 * stream_words(p.words) +
-                          p.resident * (int64_t)sizeof(S);
-    const cudaError_t code = launch_shared<SELECT_MOST_SHARED>((const void *)select_stream<S>);
+    const int64_t steps = (p.shape.n + STREAM_STEP - 1) / STREAM_STEP;
+    int64_t cluster = fill_least(device.multiprocessors / p.all, steps / STREAM_CLUSTER_STEPS);
+    cluster = device.architecture < 90 ? 1 : fill_least(fill_most(cluster, 1), CLUSTER_MAX);
+    cudaLaunchAttribute attribute = {};
+    cudaLaunchConfig_t config;
+    cudaError_t code = launch_shared<SELECT_MOST_SHARED>(kernel);
+    int held = 0;
+    for (; !code; cluster--) {
+        const int64_t columns = p.shape.n / cluster;
+        const bool many = p.all > device.multiprocessors || columns > SELECT_STREAM_MOST / 2;
+        const int warps = many && sizeof(S) == 4 ? STREAM_FEW_WARPS : STREAM_WARPS;
+        const int64_t all = warps * cluster;
+        p.span = (int32_t)((steps + all - 1) / all), p.words = p.span * warps * 32;
+        const int64_t fixed =
+            stream_fixed(warps) + warps * STREAM_RING<S> + 4 * stream_words(p.words);
+        const int64_t room = (SELECT_MOST_SHARED - fixed) / (int64_t)sizeof(S);
+        if (columns > SELECT_STREAM_MOST || room < 0)
+            return select_launch_rows<S, uint32_t>(given, device, stream);
+        p.resident = (int32_t)fill_least(room, p.words * 32 / (p.shape.n > 1 << 15 ? 14 : 8));
+        const size_t bytes = (size_t)(fixed + p.resident * (int64_t)sizeof(S));
+        config = cluster_config(&attribute, cluster, (int)cluster, 32 * warps, bytes, stream);
+        if (cluster == 1)
+            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, 32 * warps, bytes);
+        else
+            code = cudaOccupancyMaxActiveClusters(&held, kernel, &config);
+        if (cluster == 1 || held >= p.all) /* all rows are under way at once */
+            break;
+    }
     if (code)
         return code;
+    const int64_t room = cluster == 1 ? held * (int64_t)device.multiprocessors : held;
+    config.gridDim.x = (unsigned)(cluster * fill_least(p.all, fill_most(room, 1)));
     void *arguments[] = {&p};
-    return cudaLaunchKernel((const void *)select_stream<S>,
-                            dim3((unsigned)(p.all < SELECT_MOST_GRID ? p.all : SELECT_MOST_GRID)),
-                            dim3((unsigned)(32 * warps)), arguments, (size_t)bytes, stream);
+    return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-template <class S, int CHUNKS>
+template <class S, int KEYS>
 static cudaError_t select_launch_short(const struct select_params *p, cudaStream_t stream) {
     void *arguments[] = {(void *)p};
     const int64_t blocks = (p->all + SHORT_WARPS - 1) / SHORT_WARPS;
-    return cudaLaunchKernel((const void *)select_short<S, CHUNKS>,
+    return cudaLaunchKernel((const void *)select_short<S, KEYS>,
                             dim3((unsigned)(blocks < SELECT_MOST_GRID ? blocks : SELECT_MOST_GRID)),
                             dim3(32 * SHORT_WARPS), arguments, 0, stream);
+}
+
+template <class S, int KEYS>
+static cudaError_t select_launch_held(const struct select_params *p, cudaStream_t stream) {
+    const void *const kernel = (const void *)select_held<S, KEYS>;
+    void *arguments[] = {(void *)p};
+    const int64_t warps = (p->shape.n + 32 * KEYS - 1) / (32 * KEYS);
+    const cudaError_t code = launch_shared<SELECT_HELD_SHARED>(kernel);
+    return code ? code
+                : cudaLaunchKernel(kernel, dim3((unsigned)fill_least(p->all, SELECT_MOST_GRID)),
+                                   dim3((unsigned)(32 * warps)), arguments,
+                                   (size_t)(warps * 32 * KEYS) * sizeof(float), stream);
 }
 
 template <class S>
 static cudaError_t select_launch_of(const struct select_params *p, const select_device &device,
                                     cudaStream_t stream) {
-    if (p->shape.mode != TESS_SELECT_TOP_P && p->shape.n <= SHORT_CHUNKS * SELECT_CHUNK)
-        return p->shape.n <= SELECT_CHUNK ? select_launch_short<S, 1>(p, stream)
-                                          : select_launch_short<S, SHORT_CHUNKS>(p, stream);
-    if (p->shape.mode != TESS_SELECT_TOP_P && p->whole && p->all >= 4 * device.multiprocessors &&
-        p->shape.n >= SELECT_STREAM_LEAST && p->shape.n <= SELECT_STREAM_MOST)
-        return select_launch_stream<S>(p, stream);
-    return p->shape.mode == TESS_SELECT_TOP_P
-               ? select_launch_rows<S, unsigned long long>(p, device, stream)
-               : select_launch_rows<S, uint32_t>(p, device, stream);
+    typedef cudaError_t launch(const struct select_params *p, cudaStream_t stream);
+    static launch *const shorts[] = {select_launch_short<S, 8>, select_launch_short<S, 16>,
+                                     select_launch_short<S, 24>, select_launch_short<S, 32>};
+    const bool many = p->all >= 2 * device.multiprocessors;
+    if (p->shape.mode == TESS_SELECT_TOP_P)
+        return select_launch_rows<S, unsigned long long>(p, device, stream);
+    if (p->shape.n <= SHORT_MOST)
+        return shorts[(p->shape.n - 1) / (32 * SHORT_KEYS)](p, stream);
+    if (p->shape.n <= SELECT_HELD_MOST)
+        return many                    ? select_launch_held<S, 48>(p, stream)
+               : p->shape.n <= 1 << 13 ? select_launch_held<S, 16>(p, stream)
+                                       : select_launch_held<S, 32>(p, stream);
+    if (p->whole && (p->shape.n > SELECT_ROWS_MOST || p->all > device.multiprocessors))
+        return select_launch_stream<S>(p, device, stream);
+    return select_launch_rows<S, uint32_t>(p, device, stream);
 }
 
 static inline cudaError_t select_launch(const struct select_params *p, cudaStream_t stream) {

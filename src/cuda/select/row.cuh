@@ -44,6 +44,8 @@ struct select_at {
 };
 
 DEVICE select_at select_at_of(const struct select_params &p, int64_t number, int32_t bytes) {
+    if (p.same)
+        return {p.row, static_cast<const char *>(p.scores) + number * p.step * bytes, number};
     const uint32_t rows = (uint32_t)p.shape.rows, heads = (uint32_t)p.shape.heads;
     const uint32_t list = (uint32_t)number / rows, n = (uint32_t)number % rows;
     const uint32_t b = list / heads, h = list % heads;
@@ -176,7 +178,7 @@ template <class B> static constexpr int SELECT_STAGE = sizeof(B) == 1 ? SELECT_C
 template <class B>
 DEVICE void select_write(const struct select_params &p, const select_at &at, select_progress *done,
                          int32_t ties, int32_t first, uint32_t above, uint32_t equal,
-                         uint16_t *stage) {
+                         uint16_t *stage, int lanes = 32) {
     const int lane = warp_lane(), columns = 8 * (int)sizeof(B);
     int32_t sum;
     if (__any_sync(WARP_ALL, equal != 0)) {
@@ -186,7 +188,7 @@ DEVICE void select_write(const struct select_params &p, const select_at &at, sel
     }
     const int32_t place = warp_before(__popc(above), &sum);
     const int32_t room = (int32_t)p.shape.capacity - done->chosen;
-    if (p.bits && first < 64 * p.shape.words)
+    if (p.bits && lane < lanes && first < 64 * p.shape.words)
         reinterpret_cast<B *>(p.bits + at.number * p.shape.words)[first / columns] =
             (B)(place + columns <= room ? above : select_first_bits(above, room - place));
     int32_t *out = p.indices + at.number * p.shape.capacity + done->chosen;

@@ -215,13 +215,14 @@ template <class S, class M> DEVICE select_cut select_cut_find(const select_warp<
         for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
             s->mass[which ^ 1][i] = 0;
         const int digits = max(1 << (known - shift), 32);
-        digit_groups(s->mass[which], s->group, digits);
+        digit_groups(s->mass[which], s->group, digits, cluster_size());
         __syncthreads();
         if (w.WEIGHS && known == bits)
             target = (M)select_mass(digit_total(s->group, digits), w.p.shape.share);
         if (!target) /* nothing but what is kept, of TOP_P */
             return {SELECT_KEPT(bits), w.WEIGHS ? INT32_MAX : 0};
-        const digit_found<M> found = digit_find(s->mass[which], s->group, digits, target);
+        const digit_found<M> found =
+            digit_find(s->mass[which], s->group, digits, target, cluster_size());
         if (found.digit < 0 || (known == bits && (uint32_t)found.digit < low >> shift))
             return {low - 1, 0}; /* no more can be chosen */
         key |= (uint32_t)found.digit << shift;
