@@ -7,8 +7,11 @@
 #include "select/stream.cuh"
 
 #define SELECT_MOST_SHARED (224 * 1024) /* bytes of a CTA */
-#define SELECT_LEAST_CHUNKS 48         /* a CTA's of a cluster: fewer gain nothing by another CTA */
-#define SELECT_HELD_MOST (1 << 14)     /* columns that registers of a CTA hold */
+#define SELECT_LEAST_CHUNKS 48     /* a CTA's of a cluster: fewer gain nothing by another CTA */
+#define SELECT_HELD_MOST (1 << 14) /* columns that registers of a CTA hold */
+#define SELECT_HELD_FEW                                                                            \
+    (1                                                                                             \
+     << 13) /* columns up to which few rows are sought by digits, many by half the scores a lane */
 #define SELECT_HELD_SHARED (66 * 1024) /* bytes: a slot for each of them, of whole warps */
 #define SELECT_ROWS_MOST (1 << 17)     /* columns up to which few rows are sought by digits */
 #define SELECT_STREAM_MOST (1 << 18)   /* columns whose bits find room */
@@ -151,10 +154,11 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
         return select_launch_rows<S, unsigned long long>(p, device, stream);
     if (p->shape.n <= SHORT_MOST)
         return shorts[(p->shape.n - 1) / (32 * SHORT_KEYS)](p, stream);
+    if (p->shape.n <= SELECT_HELD_MOST && (many || p->shape.n > SELECT_HELD_FEW))
+        return p->shape.n <= SELECT_HELD_FEW ? select_launch_held<S, 16>(p, stream)
+                                             : select_launch_held<S, 32>(p, stream);
     if (p->shape.n <= SELECT_HELD_MOST)
-        return many                    ? select_launch_held<S, 48>(p, stream)
-               : p->shape.n <= 1 << 13 ? select_launch_held<S, 16>(p, stream)
-                                       : select_launch_held<S, 32>(p, stream);
+        return select_launch_rows<S, uint32_t>(p, device, stream);
     if (p->whole && (p->shape.n > SELECT_ROWS_MOST || p->all > device.multiprocessors))
         return select_launch_stream<S>(p, device, stream);
     return select_launch_rows<S, uint32_t>(p, device, stream);

@@ -1,7 +1,7 @@
 /*
  * The cut of a row in registers, whose warps are a team: one, or all of a CTA.
  *
- *     sample   each warp sorts 32 scores; joined over the warps they bracket the cut, two deviations about its rank
+ *     sample   each warp sorts 32 scores; joined over the warps they bracket the cut, three deviations about its rank
  *     split    scores above the bracket are counted; those within go to shared memory, each lane's to a column of its own
  *     bins     those within are counted by 256 equal parts of the bracket
  *     sort     the scores of the part where the target falls
@@ -128,7 +128,7 @@ DEVICE team_range team_sample(const struct select_params &p, const select_at &at
     const float sorted = registers_sort(registers_sample<S>(
         p, at, end > begin ? begin : at.row.kept, end > begin ? end - begin : all));
     const registers_places around =
-        registers_around(__fdividef((float)target, (float)all), 2.0f, t.warps);
+        registers_around(__fdividef((float)target, (float)all), 3.0f, t.warps);
     const uint32_t below = registers_key(__shfl_sync(WARP_ALL, sorted, around.below));
     const uint32_t above = registers_key(__shfl_sync(WARP_ALL, sorted, around.above));
     if (warp_lane() == 0)
