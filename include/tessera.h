@@ -790,6 +790,7 @@ typedef struct tess_plan_info {
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
     int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
     int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
+    int64_t fill_run_direct; /* 1: tess_plan_fill_run takes distinct indices without an image */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -994,14 +995,19 @@ TESS_DEFINE_INIT(tess_fill_report)
  * and lse are those of the two calls (tess_plan_info).
  *
  *   pattern    lists as they are when the stream reaches them
- *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory; or NULL, see below
  *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
  *              image: what tess_plan_report reads, on CUDA by a copy on the host
  *   arguments  those of a run; their image is NULL
  *
+ * Without an image, where tess_plan_info says fill_run_direct: the kernel reads the lists itself, in one launch.
+ * DISTINCT is promised then, and there is no report. Keys, o and lse are those of fill and run to rounding: sums
+ * have another order, which the plan and the device fix.
+ *
  * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
  * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
- * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ * also where arguments have an image, and for an image of NULL where the plan, the promises or a report do not
+ * allow it. Where the problem is strict and a list has a fault, nothing runs.
  */
 TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
                                         void *image, size_t image_size, void *report,

@@ -165,6 +165,13 @@ class Decode:
         self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]),
                           self.images[number], self.image_size, None, byref(self.arguments), stream)
 
+    def direct(self, number, stream=0):
+        """Fill and run without an image: indices are distinct, and the kernel reads them."""
+        self.arguments.image = None
+        self.patterns[number].promises |= 1
+        self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]), None, 0, None,
+                          byref(self.arguments), stream)
+
     def run(self, number, stream=0):
         self.arguments.image = self.images[number]
         self.library.call("tess_run", self.plan, byref(self.arguments), stream)

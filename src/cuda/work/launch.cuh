@@ -31,6 +31,34 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
+#define LAUNCH_CLUSTER_SURE 8  /* CTAs of a cluster that every device has room for */
+#define LAUNCH_CLUSTER_MOST 16 /* that some have */
+
+/* CTAs of a cluster at most, of a kernel with so many threads and bytes of shared memory. `answers` belongs to the
+ * kernel, and keeps two bits for each of the first 32 devices. */
+static inline cudaError_t launch_cluster_most(int *most, std::atomic<uint64_t> &answers,
+                                              const void *kernel, int threads, size_t bytes) {
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (!code)
+        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    const uint64_t answer =
+        device < 32 ? answers.load(std::memory_order_relaxed) >> 2 * device & 3 : 0;
+    bool large = answer > 1;
+    if (!code && !answer) {
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(LAUNCH_CLUSTER_MOST);
+        config.blockDim = dim3((unsigned)threads);
+        config.dynamicSmemBytes = bytes;
+        code = cudaOccupancyMaxPotentialClusterSize(most, kernel, &config);
+        large = *most >= LAUNCH_CLUSTER_MOST;
+        if (!code && device < 32)
+            answers.fetch_or((uint64_t)(large ? 2 : 1) << 2 * device, std::memory_order_relaxed);
+    }
+    *most = large ? LAUNCH_CLUSTER_MOST : LAUNCH_CLUSTER_SURE;
+    return code;
+}
+
 /* Launches a kernel so where it may, in clusters of `cluster` CTAs. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
                                        void **arguments, cudaStream_t stream, int cluster = 1) {
