@@ -129,7 +129,7 @@ static void plans_say_which_lists_need_no_image(void **state) {
         tess_device_pattern lists = tess_device_pattern_blocks(
             NULL, NULL, 1, 1, cases[i].n_q, n_kv, cases[i].block_q, cases[i].block_kv, cases[i].k);
         p.type = cases[i].type, p.heads_q = cases[i].heads, p.heads_kv = 1;
-        p.n_q = cases[i].n_q, p.n_kv = n_kv, p.d_qk = p.d_v = 128;
+        p.batch = 1, p.n_q = cases[i].n_q, p.n_kv = n_kv, p.d_qk = p.d_v = 128;
         tess_error error = tess_error_init();
         if (tess_plan_reserve(&plan, &p, &lists, &target, &error) != TESS_OK)
             fail_msg("case %zu: %s", i, error.message);

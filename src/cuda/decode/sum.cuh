@@ -186,7 +186,7 @@ decode_begin(char *memory, const struct decode_params &p, const struct decode_it
                                                    item, list, pass.scores());
     pass.steps = (int32_t)((pass.item.end - item.begin + shape::KEYS - 1) / shape::KEYS);
 #pragma unroll 1
-    for (int32_t step = 0; step < shape::STAGES - 1; step++)
+    for (int32_t step = 0; step < shape::STAGES - !shape::Q_APART; step++)
         pass.fill(step);
     if (shape::SPLIT) /* while keys are on their way: it waits for what it reads */
         decode_split_q<shape, MODIFIED>(shared + shape::Q, pass.lower(), p, item);
@@ -205,12 +205,13 @@ DEVICE void decode_sum(struct attention_state<typename shape::T, shape::DIMS_O, 
     const struct decode_lane lane = decode_lane_of<shape>(p);
     attention_clear(state, 0);
     if (shape::Q_HELD) {
-        cp_async_wait<STAGES - 1>();
+        cp_async_wait<STAGES - !shape::Q_APART>();
         __syncthreads();
         decode_hold_q(q, pass.shared + shape::Q);
         __syncthreads(); /* all have read Q */
     }
-    pass.fill(STAGES - 1);
+    if (!shape::Q_APART)
+        pass.fill(STAGES - 1);
 #pragma unroll 1
     for (int32_t step = 0; step < pass.steps; step++) {
         pass.arrive(step);

@@ -15,14 +15,14 @@
 DEVICE int cluster_size(void) {
     int size = 1;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+    asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
 #endif
     return size;
 }
 DEVICE int cluster_rank(void) {
     int rank = 0;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
     return rank;
 }

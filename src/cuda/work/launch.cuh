@@ -59,9 +59,9 @@ static inline cudaError_t launch_cluster_most(int *most, std::atomic<uint64_t> &
     return code;
 }
 
-/* Launches a kernel so where it may, in clusters of `cluster` CTAs. bytes: of dynamic shared memory. */
+/* Launches a kernel so where it may, in clusters of `cluster` CTAs, 0: in none. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
-                                       void **arguments, cudaStream_t stream, int cluster = 1) {
+                                       void **arguments, cudaStream_t stream, int cluster = 0) {
     bool overlaps = false;
     const cudaError_t code = launch_overlaps(kernel, &overlaps);
     cudaLaunchAttribute attributes[2] = {};
@@ -77,7 +77,7 @@ static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int thre
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = (unsigned)overlaps + (cluster > 1);
+    config.numAttrs = (unsigned)overlaps + (cluster > 0);
     return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
