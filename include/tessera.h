@@ -184,7 +184,8 @@ typedef enum tess_stage {
     TESS_STAGE_GRADIENT_KEYS = 5,    /* fused backward: dK and dV, over lists of queries */
     TESS_STAGE_GRADIENT_ROWS = 6,    /* fused backward: dQ, over lists of keys */
     TESS_STAGE_SOFTMAX_BACKWARD = 7, /* staged backward: weights and gradients of scores */
-    TESS_STAGE_SPMM_TRANSPOSED = 8   /* staged backward: dK and dV from stored tiles */
+    TESS_STAGE_SPMM_TRANSPOSED = 8,  /* staged backward: dK and dV from stored tiles */
+    TESS_STAGE_COLUMN_SUMS = 9       /* fused attention: column sums, where a problem has them */
 } tess_stage;
 
 /* Which keys each query sees: made in section 2, never changed, released by tess_pattern_free. */
@@ -598,6 +599,15 @@ enum {
  * d_qk - rope_dims where K has scales and a second view. Scales of values by token or group go with products
  * in bf16 alone: q of f32 or bf16, and no f16 beside it.
  *
+ * Column sums, by which columns are chosen for later steps (docs/semantics.md, "Column sums"): fused attention
+ * alone. Of batch b, query head h, group g of sum_rows queries and key j, with a reference r of an earlier step,
+ *
+ *     sums[b][h][g][j] = sum over queries i of the group that list j of exp(s_ij - r_i)
+ *
+ *   sum_rows   queries of a group, the last may have fewer; 0: no sums. On CUDA 8, 16, 32, 64, 128, 192 or 256.
+ *              A multiple of the pattern's block_q, or a divisor; of filled lists on CUDA a divisor
+ *   sum_type   TESS_F32 or TESS_BF16, of the sums that a run writes
+ *
  * Lists that live on the device (tess_plan_reserve) on the CPU:
  *
  *   strict     1: a fill whose lists have a fault or an overflow answers INVALID_LIST, with its place. 0: it
@@ -636,6 +646,8 @@ typedef struct tess_problem {
     tess_type k_rope_type;
     int64_t o_f32;
     int64_t strict;
+    int64_t sum_rows;
+    tess_type sum_type;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -742,6 +754,10 @@ typedef struct tess_arguments {
     const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
     /* From a batch's row of page_table to the next, in entries: ceil(n_kv / page_size) or more; 0: as many. */
     int64_t page_table_stride;
+    /* Tensors of column sums; NULL unless the problem has sum_rows. */
+    const tess_tensor *lse_reference; /* like lse, read: -Inf leaves a query out */
+    const tess_tensor
+        *column_sums; /* [B, heads_q, ceil(n_q / sum_rows), n_kv], all of it written */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 

@@ -45,6 +45,7 @@ TESS_STAGE_GRADIENT_KEYS = 5
 TESS_STAGE_GRADIENT_ROWS = 6
 TESS_STAGE_SOFTMAX_BACKWARD = 7
 TESS_STAGE_SPMM_TRANSPOSED = 8
+TESS_STAGE_COLUMN_SUMS = 9
 
 # tess_pipeline
 TESS_FUSED = 0
@@ -214,6 +215,8 @@ class Problem(Structure):
         ("k_rope_type", c_int),
         ("o_f32", c_int64),
         ("strict", c_int64),
+        ("sum_rows", c_int64),
+        ("sum_type", c_int),
     ]
 
 
@@ -262,6 +265,8 @@ class Arguments(Structure):
         ("q_rope", c_void_p),
         ("k_rope", c_void_p),
         ("page_table_stride", c_int64),
+        ("lse_reference", c_void_p),
+        ("column_sums", c_void_p),
     ]
 
 
