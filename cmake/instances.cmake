@@ -189,6 +189,8 @@ endforeach()
 unit(units delta backward/delta.cuh
     "cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream) {\n    return delta_launch(p, stream);\n}")
 
+unit(units column_sums forward/column_sums/kernel.cuh
+    "cudaError_t cuda_column_sums(const struct column_sums_params *p, cudaStream_t stream) {\n    return column_sums_launch(p, stream);\n}")
 unit(units staged staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
 unit(units fill fill/launch.cuh

@@ -39,6 +39,10 @@ tess_status delta_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
+tess_status column_sums_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     (void)job, (void)error;
     return TESS_NO_CUDA;

@@ -99,6 +99,20 @@ static const char *delta_refuses(const struct kernel *kernel, const struct probl
     return architecture_refused(target);
 }
 
+/* Values and o are not looked at. */
+static const char *sums_refuses(const struct kernel *kernel, const struct problem *problem,
+                                const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    if (problem->sum_rows && kernel_height(kernel, problem->sum_rows) < 0)
+        return "its groups have 8, 16, 32, 64, 128, 192 or 256 queries (sum_rows)";
+    if (c->k_type != problem->type || caches_paged(c) || problem->rope_dims)
+        return "it reads keys of q's type and of one view, row behind row: k_type, page_size and "
+               "rope_dims must be 0";
+    if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
+        return "it computes scales of up to 2^127";
+    return architecture_refused(target);
+}
+
 /* Tiles of lower or narrower blocks would be mostly padding. */
 static const char *blocks_refused(const struct fill_shape *shape) {
     return min_i64(shape->block_q, shape->n_q) < 8 || shape->block_kv < FILL_GRANULE_LEAST
@@ -331,6 +345,22 @@ const struct cuda_family family_small_m_16bit = {
     .step = gradient_step, .resident = gradient_resident
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
+
+static double sums_dims(const struct trial *trial) {
+    return (double)trial->problem->d_qk;
+}
+static int32_t one_worker(const struct kernel *kernel, const tess_target *target, int32_t rows) {
+    (void)kernel, (void)target, (void)rows;
+    return 1;
+}
+const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuses,
+                                                          .seconds = cost_lists,
+                                                          .dims = sums_dims,
+                                                          .workers = one_worker,
+                                                          .prepare = &prepare_lists,
+                                                          .lists = LISTS_PACKED | LISTS_FILLED,
+                                                          .whole_groups = 1},
+                                               .granule = GRANULE_MAX};
 
 /* Decode: tiles of up to so many rows, of any number of heads. */
 #define DECODE(most, keys, ...)                                                                    \

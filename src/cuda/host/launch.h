@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
 #include "host/backward.h"
+#include "host/column_sums.h"
 #include "host/decode.h"
 #include "host/fill.h"
 #include "host/staged.h"
@@ -40,12 +41,15 @@ extern "C" {
                                                        cudaStream_t stream);                       \
     int64_t cuda_gradient_##pass##_##type##_##name##_shared(int32_t rows);
 #define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
+#define CUDA_SUMS(...)                                                                             \
+    cudaError_t cuda_column_sums(const struct column_sums_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
 #undef CUDA_DECODE
 #undef CUDA_STAGED
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
+#undef CUDA_SUMS
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
