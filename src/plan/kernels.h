@@ -266,7 +266,8 @@ struct family {
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
-    int whole_groups;    /* COLUMN_SUMS: 1: a tile is a whole group; 0: any part of one */
+    int sums;            /* ATTENTION: it writes column sums as well, and problems need no pass for them */
+    int whole_groups;    /* column sums: 1: a tile is a whole group; 0: any part of one */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
     double

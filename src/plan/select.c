@@ -131,6 +131,7 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
         const struct kernel *kernel = &p->backend->kernels[k];
         if (kernel->stage != pass->stage ||
             (forced && forced->stage == pass->stage && kernel != forced) ||
+            (forced && forced->stage == TESS_STAGE_COLUMN_SUMS && kernel->family->sums) ||
             (!forced && !p->filled && lists_refused(p, kernel)))
             continue;
         const char *why = select_refuses(p, pass, kernel);
@@ -208,6 +209,8 @@ tess_status select_kernels(struct candidate *c, const struct premises *p, int jo
                              "no %s kernel of the %s backend computes this: %s%s",
                              tess_stage_name(pass->stage), p->backend->name, refusal.why,
                              forced ? "" : way_out(p, refusal.distance));
+        if (pass->kernel->family->sums) /* the pass behind it is theirs */
+            c->n_passes--;
         if (pass->stage == TESS_STAGE_COLUMN_SUMS)
             pass->problem.tile_rows = sums_height(pass->kernel, p->problem->sum_rows);
     }

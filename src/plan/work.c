@@ -113,7 +113,7 @@ tess_status sums_check(const struct pass *pass, const struct lists *lists, const
                        tess_error *error) {
     const int64_t group = pass->problem.sum_rows, n_q = pass->problem.n_q;
     const int whole = pass->kernel->family->whole_groups;
-    if (pass->stage != TESS_STAGE_COLUMN_SUMS)
+    if (pass->stage != TESS_STAGE_COLUMN_SUMS && !pass->kernel->family->sums)
         return TESS_OK;
     for (int64_t t = 0; t < lists->tiles; t++) {
         const int64_t first = lists->tile_row[t], end = lists->tile_row[t + 1];

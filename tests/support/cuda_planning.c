@@ -13,6 +13,11 @@ const char *cuda_unusable(void) {
     return absent;
 }
 
+const char *forward_refuses_run(const struct kernel_args *args) {
+    (void)args;
+    return NULL;
+}
+
 const char *decode_refuses_run(const struct kernel_args *args) {
     (void)args;
     return NULL;

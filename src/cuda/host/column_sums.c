@@ -14,12 +14,8 @@ size_t column_sums_workspace(const struct kernel_args *args) {
 struct column_sums_params column_sums_params_of(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct lists *lists = args->work.lists;
-    const struct attention_operands *given = attention_of(args);
     struct column_sums_params to = {
-        .reference = rows_view_of(&given->lse_reference),
-        .sums = rows_view_of(&given->column_sums),
         .type = p->type,
-        .sum_type = p->sum_type,
         .groups = (p->n_q + p->sum_rows - 1) / p->sum_rows,
         .filled = args->work.filled != NULL,
         .dense = !args->work.filled && lists->full_keys == lists->n_lists * lists->tiles * p->n_kv,

@@ -8,8 +8,7 @@
 struct column_sums_params {
     struct decode_params
         lists; /* filled lists; lists.run has the tensors, and an image of packed lists */
-    struct rows_view reference, sums;
-    tess_type type, sum_type;
+    tess_type type;
     int64_t groups; /* groups of a head */
     bool filled;    /* lists were written by a fill */
     bool dense;     /* all queries list all keys */

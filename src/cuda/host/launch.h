@@ -57,6 +57,9 @@ cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream
 /* NULL, or why a run's tensors have no tensor maps, which kernels over filled blocks of the type read. */
 const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type);
 
+/* Likewise of kernels that write column sums beside o. */
+const char *cuda_sums_refuses_run(const struct attention_params *p, tess_type type);
+
 /* Fills an image. */
 cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);
 

@@ -39,6 +39,14 @@ static const union launch *launch_of(const struct kernel_args *args) {
 
 /* ---- what kernels without another way than TMA refuse ---- */
 
+const char *forward_refuses_run(const struct kernel_args *args) {
+    if (!args->kernel->family->sums)
+        return NULL;
+    const struct forward_kernel *own = args->kernel->own;
+    const struct attention_params p = attention_params_of(args);
+    return cuda_sums_refuses_run(&p, own->type);
+}
+
 const char *decode_refuses_run(const struct kernel_args *args) {
     if (cuda_family_of(args->kernel)->maps != MAPS_ALONE)
         return NULL;

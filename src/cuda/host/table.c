@@ -34,6 +34,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define CUDA_COSTS(kernel, ...) static const struct step_cost costs_##kernel[] = {__VA_ARGS__, {0}};
 #include "costs.def"
 
+#define costs_bf16_sm90_d128_sums costs_bf16_sm90_d128
+#define costs_bf16_sm90_d128_r192_sums costs_bf16_sm90_d128_r192
+
 #define LIST(...) __VA_ARGS__
 /* A kernel of heads of up to so many dims. */
 #define OF_WIDTHS(its_type, its_product, head, head_v, shared)                                     \
@@ -49,7 +52,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .family = &family_##its_family.family, .steps = costs,                                     \
         .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]){LIST bytes},       \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0), .unusable = cuda_unusable,          \
-        .workspace = attention_workspace, .run = forward_run                                       \
+        .workspace = attention_workspace, .refuses_run = forward_refuses_run, .run = forward_run   \
     }
 #define CUDA_FORWARD_f32(name, ...)                                                                \
     FORWARD_ROW(TESS_F32, "f32_" #name, costs_f32_##name, __VA_ARGS__)

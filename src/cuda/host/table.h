@@ -53,6 +53,7 @@ int64_t cuda_memory_rate(int32_t architecture);
 #define CUDA_IMAGE .size = cuda_image_size, .header = cuda_image_header
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
+const char *forward_refuses_run(const struct kernel_args *args);
 const char *decode_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);

@@ -136,23 +136,23 @@ DEVICE void sums_add(float (&sum)[2], const float (&c)[SUMS_ROWS / 8][4],
 
 DEVICE void sums_store(const struct column_sums_params &p, const struct sums_tile &tile,
                        int32_t key, float x) {
-    const int64_t at = tile.batch * p.sums.stride[0] + tile.head * p.sums.stride[1] +
-                       tile.row / p.lists.run.tile_rows * p.sums.stride[2] + key;
-    if (p.sum_type == TESS_F32)
-        static_cast<float *>(p.sums.data)[at] = x;
+    const int64_t at = tile.batch * p.lists.run.column_sums.stride[0] + tile.head * p.lists.run.column_sums.stride[1] +
+                       tile.row / p.lists.run.tile_rows * p.lists.run.column_sums.stride[2] + key;
+    if (p.lists.run.sum_type == TESS_F32)
+        static_cast<float *>(p.lists.run.column_sums.data)[at] = x;
     else
-        from_f32(static_cast<__nv_bfloat16 *>(p.sums.data) + at, x);
+        from_f32(static_cast<__nv_bfloat16 *>(p.lists.run.column_sums.data) + at, x);
 }
 
 template <class T>
 DEVICE void sums_load_base(sums_shared<T> &s, const struct column_sums_params &p,
                            const struct sums_tile &tile) {
-    const float *const from = static_cast<const float *>(p.reference.data) +
-                              tile.batch * p.reference.stride[0] +
-                              tile.head * p.reference.stride[1];
+    const float *const from = static_cast<const float *>(p.lists.run.reference.data) +
+                              tile.batch * p.lists.run.reference.stride[0] +
+                              tile.head * p.lists.run.reference.stride[1];
 #pragma unroll 1
     for (int r = (int)threadIdx.x; r < COLUMN_SUMS_ROWS; r += SUMS_THREADS) {
-        const float x = r < tile.rows ? from[(tile.row + r) * p.reference.stride[2]] : -INFINITY;
+        const float x = r < tile.rows ? from[(tile.row + r) * p.lists.run.reference.stride[2]] : -INFINITY;
         s.base[r] = x == -INFINITY ? INFINITY : x * (float)LOG2_E;
     }
 }
