@@ -113,10 +113,10 @@ static const char *sums_refuses(const struct kernel *kernel, const struct proble
     return architecture_refused(target);
 }
 
-/* Whether all queries list all keys. */
+/* Whether all queries list all keys, a granule or more. */
 static int is_dense(const struct problem *problem) {
     const struct block_rows *b = &problem->block_rows;
-    return b->count > 0 && b->bands == 0 && b->bitmasks == 0 &&
+    return b->count > 0 && problem->n_kv >= GRANULE_MAX && b->bands == 0 && b->bitmasks == 0 &&
            b->columns == b->count * ((problem->n_kv + b->block_kv - 1) / b->block_kv) * b->block_kv;
 }
 

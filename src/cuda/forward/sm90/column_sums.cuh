@@ -82,6 +82,7 @@ DEVICE void sm90_sums_step(struct sm90_fragments<shape> &w, const sm90_cursor &c
 template <class shape, class loads>
 DEVICE void sm90_sums_items(char *memory, const struct attention_params &p, const loads &load,
                             uint32_t shared, int half, int64_t begin, int64_t end) {
+    const int bits = p.granule_bits;
     uint32_t step = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
@@ -90,13 +91,13 @@ DEVICE void sm90_sums_items(char *memory, const struct attention_params &p, cons
         for (uint32_t left = __ballot_sync(WARP_ALL, items.count > 0); left; left &= left - 1) {
             const int lane = __ffs((int)left) - 1;
             const int32_t *const keys = p.image.keys + sm90_of_lane(items.first, lane);
-            const int32_t count = sm90_of_lane(items.count, lane);
+            const int32_t places = sm90_of_lane(items.count, lane) << bits;
             const int64_t row =
                 sm90_of_lane(items.batch, lane) * p.column_sums.stride[0] +
                 sm90_of_lane(items.head, lane) * p.column_sums.stride[1] +
                 sm90_of_lane(items.row, lane) / p.tile_rows * p.column_sums.stride[2];
 #pragma unroll 1
-            for (int32_t g = 0; g < count; g += shape::GRANULES, step++) {
+            for (int32_t at = 0; at < places; at += shape::KEYS, step++) {
                 const uint32_t stage = step & 1;
                 barrier_wait(shared + shape::SLAB_FULL + 8 * stage, step >> 1 & 1);
 #pragma unroll
@@ -109,14 +110,14 @@ DEVICE void sm90_sums_items(char *memory, const struct attention_params &p, cons
 #pragma unroll
                     for (int warp = 1; warp < 4 * shape::CONSUMERS; warp++)
                         sum += slab[warp * shape::KEYS];
-                    const int32_t granule = g + column / GRANULE_MAX;
+                    const int32_t place = at + column;
                     const int32_t key =
-                        granule < count ? __ldg(keys + granule) + column % GRANULE_MAX : p.n_kv;
+                        place < places ? __ldg(keys + (place >> bits)) + (place & ((1 << bits) - 1))
+                                       : p.n_kv;
                     if (key < p.n_kv && p.sum_type == TESS_F32)
                         static_cast<float *>(p.column_sums.data)[row + key] = sum;
                     else if (key < p.n_kv)
-                        static_cast<__nv_bfloat16 *>(p.column_sums.data)[row + key] =
-                            __float2bfloat16_rn(sum);
+                        from_f32(static_cast<__nv_bfloat16 *>(p.column_sums.data) + row + key, sum);
                 }
                 __syncwarp();
                 if (warp_lane() == 0)

@@ -180,6 +180,8 @@ DEVICE void sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor 
     if (shape::MODIFIED)
         sm90_modify_scores(w, cursor, p);
     if (!sm90_mask_scores<FIRST>(w, cursor, p)) {
+        if constexpr (shape::SUMMED) /* rows past the tile's: zeros, but others wait for them */
+            sm90_sums_step<FIRST>(w, cursor, p);
         sm90_clear_probs<shape>(w.probs);
         return;
     }
