@@ -15,8 +15,9 @@ from .attention import attention, attention_backward
 from .cache import plan_cache
 from .device_pattern import CAUSAL, DevicePattern
 from .lists import Lists
+from .merging import merge
 from .pattern import Pattern
-from .plan import BackwardPlan, Plan, ReservedPlan, merge
+from .plan import BackwardPlan, Plan, ReservedPlan
 from .pooling import Columns, columns, pool, pool_score
 from .selection import Selected, select
 
