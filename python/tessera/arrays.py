@@ -160,15 +160,15 @@ class View:
         raise NotImplementedError
 
     @staticmethod
-    def point(structs: tuple[c.Tensor, ...], q: Any, k: Any, v: Any) -> None:
-        """Views of three arrays of the layout that they were last set to."""
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        """A function that points three views at other arrays of the layout that they were last set to."""
         raise NotImplementedError
 
     def again(self, x: Any) -> int:
         """set, for arrays that all come from one maker."""
         if self.shape is None:
             return self.set(x)
-        self.struct.data = pointer_of(x)
+        self.struct.data = self.data(x)
         return self.address
 
     def convert(self, x: Any) -> int:
@@ -200,6 +200,7 @@ class View:
 class NumpyView(View):
     __slots__ = ()
     kind = "a numpy.ndarray"
+    data = staticmethod(data_of)
 
     @staticmethod
     def ours(x: Any) -> bool:
@@ -225,14 +226,20 @@ class NumpyView(View):
             return None
 
     @staticmethod
-    def point(structs: tuple[c.Tensor, ...], q: Any, k: Any, v: Any) -> None:
-        of_q, of_k, of_v = structs
-        of_q.data, of_k.data, of_v.data = data_of(q), data_of(k), data_of(v)
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        def point(x: Any, y: Any, z: Any) -> None:
+            q.data, k.data, v.data = data_of(x), data_of(y), data_of(z)
+
+        def read(x: Any, y: Any, z: Any, words: memoryview = memory_words, at: int = object.__basicsize__) -> None:
+            q.data, k.data, v.data = words[id(x) + at >> 3], words[id(y) + at >> 3], words[id(z) + at >> 3]
+
+        return read if data_of is field_of else point
 
 
 class TorchView(View):
     __slots__ = ()
     kind = "a torch.Tensor"
+    data = staticmethod(lambda x: x.data_ptr())
     ours = staticmethod(is_torch)
 
     def set(self, x: Any) -> int:
@@ -259,9 +266,10 @@ class TorchView(View):
             return None
 
     @staticmethod
-    def point(structs: tuple[c.Tensor, ...], q: Any, k: Any, v: Any) -> None:
-        of_q, of_k, of_v = structs
-        of_q.data, of_k.data, of_v.data = q.data_ptr(), k.data_ptr(), v.data_ptr()
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        def point(x: Any, y: Any, z: Any) -> None:
+            q.data, k.data, v.data = x.data_ptr(), y.data_ptr(), z.data_ptr()
+        return point
 
 
 def layout(q: Any, k: Any, v: Any) -> tuple:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, Callable
 
 from . import _structs as c
@@ -35,7 +36,7 @@ class Plan(Planned):
         self.shape_outputs()
 
     def shape_outputs(self) -> None:
-        p, self.v_in_k = self.problem, bool(self.problem.v_in_k)
+        p = self.problem
         self.make_o = self.maker((p.batch, p.heads_q, p.n_q, p.d_v), bool(p.o_f32))
         self.make_lse = self.maker((p.batch, p.heads_q, p.n_q), True)
 
@@ -51,19 +52,15 @@ class Plan(Planned):
     def once(self, layout: tuple | None, q: Any, k: Any, v: Any, out: Any, return_lse: bool, lse: Any,
              arrays: dict[str, Any] | None) -> Any:
         """A call; layout is what View.look says of q, k and v."""
-        frame = self.frame()
-        found = self.run(frame, library.c.tess_run, layout, q, k, v, out, return_lse, lse, arrays)
+        frame = self.frame(layout, q, k, v)
+        found = self.run(frame, None, out, return_lse, lse, arrays)
         self.frames.append(frame)  # of a run that failed it is not used again
         return found
 
-    def run(self, frame: Frame, function: Callable, layout: tuple | None, q: Any, k: Any, v: Any, out: Any,
-            return_lse: bool, lse: Any, arrays: dict[str, Any] | None) -> Any:
-        """Sets the frame's views, and calls the function over them."""
+    def run(self, frame: Frame, function: Callable | None, out: Any, return_lse: bool, lse: Any,
+            arrays: dict[str, Any] | None) -> Any:
+        """Sets the frame's views of outputs, and calls the function over them, tess_run where it is None."""
         arguments = frame.arguments
-        if (v is None) != self.v_in_k:
-            expected = "values, as the plan was made with them" if v is None else "None, as values lie in keys"
-            raise ArgumentError(f"v is {type(v).__name__}, expected {expected}")
-        frame.load(self.kind, layout, q, k, v)
         if out is None:
             out = self.make_o()
             arguments.o = frame.made["o"](out)
@@ -76,13 +73,7 @@ class Plan(Planned):
             arguments.lse = frame.made["lse"](lse)
         else:
             arguments.lse = None
-        if arrays:
-            kept = self.extras(frame, arrays)
-            self.launch(frame, function)
-            self.forget(frame, arrays)
-            del kept
-        else:
-            self.launch(frame, function)
+        self.start(frame, function, arrays)
         return (out, lse) if return_lse else out
 
     def bind(self, q: Any, k: Any, v: Any = None, *, out: Any = None, lse: Any = None,
@@ -93,12 +84,10 @@ class Plan(Planned):
             out = self.make_o()
         frame = Frame(self)
         kept = self.extras(frame, dict(arrays, q=q, k=k, v=v, o=out, lse=lse))
-        if self.device != HOST:
-            return lambda held=kept: (self.launch(frame), out)[1]
-        run, (handle, arguments, error) = library.c.tess_run, frame.call
+        start = frame.start or functools.partial(self.launch, frame, library.c.tess_run)
 
-        def bound(held: Any = (self, kept, frame)) -> Any:
-            if run(handle, arguments, error, None):
+        def bound(held: Any = (self, kept)) -> Any:
+            if start():
                 raise error_of(frame.error)
             return out
 
@@ -141,8 +130,7 @@ class BackwardPlan(Planned):
     def once(self, layout: tuple | None, q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, delta: Any,
              out: dict[str, Any] | None, arrays: dict[str, Any]) -> dict[str, Any]:
         """A call; layout is what View.look says of q, k and v."""
-        frame, found = self.frame(), {}
-        frame.load(self.kind, layout, q, k, v)
+        frame, found = self.frame(layout, q, k, v), {}
         frame.lse(lse), frame.d_o(d_o)
         arguments = frame.arguments
         arguments.o = None if o is None else frame.o(o)
@@ -155,13 +143,7 @@ class BackwardPlan(Planned):
                 setattr(arguments, field, (frame.made[field] if given is None else getattr(frame, field))(x))
             else:
                 arrays[field] = x
-        if arrays:
-            kept = self.extras(frame, arrays)
-            self.launch(frame)
-            self.forget(frame, arrays)
-            del kept
-        else:
-            self.launch(frame)
+        self.start(frame, None, arrays)
         self.frames.append(frame)
         return found
 
@@ -172,8 +154,7 @@ class BackwardPlan(Planned):
         for name in self.always:
             setattr(frame.arguments, name, None)
         frame.views["delta"].write = True
-        self.extras(frame, {"o": o, "d_o": d_o, "d_lse": d_lse, "delta": out})
-        self.launch(frame, library.c.tess_delta)
+        self.start(frame, library.c.tess_delta, {"o": o, "d_o": d_o, "d_lse": d_lse, "delta": out})
         return out
 
 
@@ -218,9 +199,9 @@ class ReservedPlan(Plan):
         def fill_run(handle: int, arguments: Any, error: Any, stream: int | None) -> int:
             return library.c.tess_plan_fill_run(handle, lists, place, size, None, arguments, error, stream)
 
-        frame = self.frame()
+        frame = self.frame(self.kind.look(q, k, v), q, k, v)
         frame.arguments.image, frame.arguments.image_size = None, 0
-        found = self.run(frame, fill_run, self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays)
+        found = self.run(frame, fill_run, out, return_lse, lse, arrays)
         frame.arguments.image, frame.arguments.image_size = place, size
         self.frames.append(frame)
         return found

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from typing import Any, Callable
 
 import numpy
@@ -27,28 +28,31 @@ class Frame:
         self.views = {name: plan.view(name) for name in VIEWS}
         for name, view in self.views.items():
             setattr(self, name, view.set)
-        self.made = {name: plan.view(name).again for name in WRITTEN[plan.backward]}  # of arrays that the plan makes
+        # Those of arrays that the plan makes.
+        self.made = {name: plan.view(name).again for name in WRITTEN[plan.backward]}
         for name in plan.always:
             setattr(self.arguments, name, self.views[name].address)
         self.layout = None  # of q, k and v, as their views stand
-        self.inputs = tuple(self.views[name].struct for name in "qkv")
+        self.point = plan.kind.pointer(*(self.views[name].struct for name in "qkv"))
         self.held = None
         if plan.device == HOST:
             self.held, self.arguments.workspace = memory(plan.workspace_size, HOST, plan.torch, 64)
         self.arguments.workspace_size = plan.workspace_size
         self.arguments.image, self.arguments.image_size = plan.image_address, plan.image_size
         self.call = (plan.handle, ctypes.byref(self.arguments), ctypes.byref(self.error))
+        # A run on the host, which answers the status without a function of Python between; None on CUDA.
+        self.start = functools.partial(library.c.tess_run, *self.call, None) if plan.device == HOST else None
 
-    def load(self, kind: type[View], layout: tuple | None, q: Any, k: Any, v: Any) -> None:
-        """Views of q, k and v; layout is what kind.look says of them."""
-        if layout is not None and (layout is self.layout or layout == self.layout):
-            kind.point(self.inputs, q, k, v)
-            return
+    def load(self, plan: "Planned", layout: tuple | None, q: Any, k: Any, v: Any) -> None:
+        """Views of q, k and v whose layout is not the last one's."""
         self.layout = None
+        if (v is None) != bool(plan.problem.v_in_k):
+            expected = "values, as the plan was made with them" if v is None else "None, as values lie in keys"
+            raise ArgumentError(f"v is {type(v).__name__}, expected {expected}")
         self.q(q), self.k(k)
         if v is not None:
             self.v(v)
-            if kind.ours(q) and kind.ours(k) and kind.ours(v):
+            if plan.kind.ours(q) and plan.kind.ours(k) and plan.kind.ours(v):
                 self.layout = layout
 
 
@@ -128,18 +132,22 @@ class Planned:
         dtype = self.dtype if not f32 else torch_module().float32 if self.torch else numpy.float32
         return maker(shape, dtype, self.place, self.torch)
 
-    def frame(self) -> Frame:
+    def frame(self, layout: tuple | None, q: Any, k: Any, v: Any) -> Frame:
+        """A frame with views of q, k and v. layout is what View.look says of them."""
         try:
-            return self.frames.pop()
+            frame = self.frames.pop()
         except IndexError:
-            return Frame(self)
+            frame = Frame(self)
+        if layout is not None and (layout is frame.layout or layout == frame.layout):
+            frame.point(q, k, v)
+        else:
+            frame.load(self, layout, q, k, v)
+        return frame
 
-    def launch(self, frame: Frame, function: Callable = library.c.tess_run) -> None:
-        """The call; on CUDA with the current stream, and a workspace that torch's allocator orders by it."""
+    def launch(self, frame: Frame, function: Callable) -> int:
+        """The status of a call; on CUDA with the current stream, and a workspace that torch's allocator orders by it."""
         if self.device == HOST:
-            if function(*frame.call, None):
-                raise error_of(frame.error)
-            return
+            return function(*frame.call, None)
         torch = torch_module()
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         if stream not in self.streams:
@@ -150,12 +158,27 @@ class Planned:
             workspace = self.make_workspace()  # kept until the call is over
             frame.arguments.workspace = workspace.data_ptr()
         if torch._C._cuda_getDevice() == self.device:
-            status = function(*frame.call, stream)
-        else:
-            with torch.cuda.device(self.device):
-                status = function(*frame.call, stream)
-        if status:
+            return function(*frame.call, stream)
+        with torch.cuda.device(self.device):
+            return function(*frame.call, stream)
+
+    def start(self, frame: Frame, function: Callable | None, arrays: dict[str, Any] | None) -> None:
+        """A run over the frame's views and over arrays that few problems have; function None is tess_run."""
+        start = frame.start
+        if function or not start:
+            start = functools.partial(self.launch, frame, function or library.c.tess_run)
+        if not arrays:
+            if start():
+                raise error_of(frame.error)
+            return
+        kept = self.extras(frame, arrays)
+        if start():
             raise error_of(frame.error)
+        for name, x in arrays.items():  # runs to come are given none of these
+            if x is not None:
+                setattr(frame.arguments, name, None)
+        frame.arguments.page_table_stride = 0
+        del kept
 
     def extras(self, frame: Frame, given: dict[str, Any]) -> list[Any]:
         """Sets arrays that few problems have; answers them, to be kept until the call is over."""
@@ -182,13 +205,6 @@ class Planned:
                 raise ArgumentError(f"{name}: a run has no such array")
             kept.append(x)
         return kept
-
-    def forget(self, frame: Frame, given: dict[str, Any]) -> None:
-        """Runs to come are given none of these."""
-        for name, x in given.items():
-            if x is not None:
-                setattr(frame.arguments, name, None)
-        frame.arguments.page_table_stride = 0
 
     @property
     def info(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ threads = torch.get_num_threads
 
 
 def entry_for(kind: type, pattern: Pattern, q: Any, k: Any, v: Any, options: tuple, alibi: Any, sink: Any,
-              gradients: tuple[str, ...] | None = None) -> Entry:
-    """The plan that is kept for these tensors. options is (scale, softcap, dropout)."""
+              gradients: tuple[str, ...] | None = None, where: tuple | None = None) -> Entry:
+    """The plan that is kept for these tensors. options is (scale, softcap, dropout), where their layout."""
     key = (kind, options, (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, alibi is None, sink is None, gradients,
-           threads(), layout(q, k, v))
+           threads(), where or layout(q, k, v))
     entry = plan_cache.find(pattern.number, key)
     if entry is None:
         hold_types(q, k, v)
@@ -112,10 +112,10 @@ def spec_pattern(key: str, n_q: int, n_kv: int) -> Pattern:
     return Pattern.from_spec(spec, n_q, n_kv, block=(block_q, block_kv), batch=batch, heads=heads)
 
 
-def pattern_of(key: str, q: Any, k: Any) -> Pattern:
+def pattern_of(key: str, n_q: int, n_kv: int) -> Pattern:
     """The pattern that an operator is given by name (Pattern.key)."""
-    if not key.startswith("#"):
-        return spec_pattern(key, q.shape[2], k.shape[2])
+    if key[0] != "#":
+        return spec_pattern(key, n_q, n_kv)
     pattern = patterns.get(int(key[1:]))
     if pattern is None:
         raise TesseraError(f"pattern {key} is gone: what was compiled with a pattern needs it kept alive, in this "
@@ -123,18 +123,22 @@ def pattern_of(key: str, q: Any, k: Any) -> Pattern:
     return pattern
 
 
-def operator_forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: str, scale: float,
-                     softcap: float, dropout: float) -> tuple:
-    q, k, v = strided(q, k, v)
-    entry = entry_for(Plan, pattern_of(pattern, q, k), q, k, v, (scale, softcap, dropout), alibi, sink)
-    return forward(entry, q, k, v, alibi, sink, seed)
+def operator_forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, key: str, scale: float, softcap: float,
+                     dropout: float) -> tuple:
+    """Attention of plain tensors, with autograd where it is asked for."""
+    where = layout(q, k, v)
+    if where[2][-1] != 1 or where[7][-1] != 1 or where[12][-1] != 1:
+        q, k, v = strided(q, k, v)
+        where = layout(q, k, v)
+    pattern = pattern_of(key, where[1][2], where[6][2])
+    return eager(q, k, v, pattern, (scale, softcap, dropout), alibi, sink, seed, True, where)
 
 
 def operator_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, alibi: Any, sink: Any, seed: Any,
                       pattern: str, scale: float, softcap: float, dropout: float) -> tuple:
     wanted = ("q", "k", "v") + ("alibi",) * (alibi is not None) + ("sink",) * (sink is not None)
     found = backward(wanted, *strided(q, k, v), usable(o), usable(lse), d_o, d_lse, alibi, sink, seed,
-                     pattern_of(pattern, q, k), (scale, softcap, dropout))
+                     pattern_of(pattern, q.shape[2], k.shape[2]), (scale, softcap, dropout))
     return tuple(found[name] if name in found else q.new_empty(0, dtype=torch.float32) for name in GRADIENTS)
 
 
@@ -204,14 +208,11 @@ def plain(q: Any, k: Any, v: Any) -> bool:
     return (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and interpreter() is None and not modes())
 
 
-def operator_autograd(keys: Any, q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: str, scale: float,
-                      softcap: float, dropout: float) -> tuple:
-    """The first of the operator's kernels that a tensor meets: eager attention, without a second dispatch."""
-    if plain(q, k, v):
-        q, k, v = strided(q, k, v)
-        return eager(q, k, v, pattern_of(pattern, q, k), (scale, softcap, dropout), alibi, sink, seed, True)
-    inputs = (q, k, v, alibi, sink, seed, pattern, scale, softcap, dropout)
-    return Traced.apply(keys, *inputs) if needs_grad(q, k, v, alibi, sink) else below(keys, inputs)
+def operator_autograd(keys: Any, *inputs: Any) -> tuple:
+    """The first of the operator's kernels that a tensor meets: plain ones need no second dispatch."""
+    if plain(*inputs[:3]):
+        return operator_forward(*inputs)
+    return Traced.apply(keys, *inputs) if needs_grad(*inputs[:5]) else below(keys, inputs)
 
 
 library.impl("attention", operator_autograd, "Autograd", with_keyset=True)
@@ -255,7 +256,7 @@ def apart(info: Any, found: tuple) -> tuple:
 
 def hold_one(pattern: str, q: Any, k: Any) -> None:
     """A pattern with a list for each batch does not fit batches that vmap multiplies."""
-    if pattern.startswith("#") and pattern_of(pattern, q, k).batch > 1:
+    if pattern.startswith("#") and pattern_of(pattern, q.shape[2], k.shape[2]).batch > 1:
         raise UnsupportedError("pattern has a list for each batch: under vmap give one for all batches")
 
 
@@ -285,9 +286,9 @@ def needs_grad(q: Any, k: Any, v: Any, alibi: Any, sink: Any) -> bool:
 
 
 def eager(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, alibi: Any, sink: Any, seed: Any,
-          return_lse: bool) -> Any:
+          return_lse: bool, where: tuple | None = None) -> Any:
     """Attention of plain tensors."""
-    entry = entry_for(Plan, pattern, q, k, v, options, alibi, sink)
+    entry = entry_for(Plan, pattern, q, k, v, options, alibi, sink, None, where)
     if needs_grad(q, k, v, alibi, sink):
         found = Attention.apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
         return found if return_lse else found[0]
