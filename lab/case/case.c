@@ -76,6 +76,9 @@ static const struct key keys[] = {
     {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
     {"sink", NUMBER, FIELD(sink), 1, NULL, "1: a sink for each head; 0"},
     {"dropout", REAL, FIELD(dropout), 0, NULL, "share of the weights that is dropped; 0"},
+    {"sums", NUMBER, FIELD(sum_rows), MAX_TOKENS, NULL,
+     "queries of a group of column sums; 0, none"},
+    {"sumtype", WORD, FIELD(sum_type), 0, type_words, "of column sums: f32 or bf16; f32"},
     {"op", WORD, FIELD(operation), 0, operation_words, "attention or backward; attention"},
     {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
      "backward: of q, k, v, a (slopes), s (sinks); qkv"},
@@ -238,7 +241,7 @@ static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[
         seen[k] = 1;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[340] = "";
+    char names[360] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
@@ -288,6 +291,18 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
         return refuse(why, "rope=%lld is not below d=%lld", (long long)c->rope, (long long)c->d);
     if (c->v_in_k && c->dv > c->d - c->rope)
         return refuse(why, "vink=1 needs dv of at most d - rope");
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
+/* Rules of column sums. */
+static int complete_sums(struct lab_case *c, char why[LAB_WHY]) {
+    if (c->sum_type == TESS_F16 || (c->sum_type && !c->sum_rows))
+        return refuse(why, "sumtype is f32 or bf16, and goes with sums=");
+    if (!c->sum_rows)
+        return 0;
+    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
+        return refuse(why, "sums goes with pipeline=fused,op=attention");
     c->pipeline = TESS_FUSED;
     return 0;
 }
@@ -356,7 +371,8 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
                       (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_shares(c, why))
+    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_sums(c, why) ||
+        complete_shares(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
@@ -481,6 +497,10 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sink=1");
     if (c->dropout > 0)
         put(&p, ",dropout=%.17g", c->dropout);
+    if (c->sum_rows)
+        put(&p, ",sums=%lld", (long long)c->sum_rows);
+    if (c->sum_type)
+        put(&p, ",sumtype=%s", type_words[c->sum_type]);
     if (lab_case_backward(c))
         print_backward(&p, c);
     if (c->out32)

@@ -172,6 +172,10 @@ static struct parts parts_of(const struct lab_run *run) {
     }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
+    if (run->sums) {
+        tensor_add(&all, "lse_reference", &run->sums->reference, SLOT(lse_reference), 0);
+        tensor_add(&all, "column_sums", &run->sums->sums, SLOT(column_sums), 1);
+    }
     if (given) {
         tensor_add(&all, "d_o", &given->d_o, SLOT(d_o), 0);
         tensor_add(&all, "d_lse", &given->d_lse, SLOT(d_lse), 0);

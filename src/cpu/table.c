@@ -205,6 +205,10 @@ static const char *level_refuses(const struct kernel *kernel, const struct probl
     return why;
 }
 
+static double score_dims(const struct trial *trial) {
+    return (double)trial->problem->d_qk;
+}
+
 static double gradient_rows_dims(const struct trial *trial) {
     return (double)(2 * trial->problem->d_qk + trial->problem->d_v);
 }
@@ -220,7 +224,7 @@ static double gradient_keys_dims(const struct trial *trial) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 #define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
-enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, KEYS, KEYS_PAIRS, ROWS };
+enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS };
 static const struct family families[] = {
     [TILES] = {.refuses = level_refuses, .seconds = cost_tiles},
     [DELTA] = {.refuses = level_refuses, .seconds = cost_rows},
@@ -228,6 +232,7 @@ static const struct family families[] = {
                  .listed = cpu_listed_fits},
     [FORWARD_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
                        .packed_rows = CPU_TILE_ROWS},
+    [SUMS] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED, .dims = score_dims},
     [KEYS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
               .listed = cpu_gradients_listed_fit, .joint_rows = 16},
     [KEYS_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
@@ -257,6 +262,9 @@ CPU_BUILT(LEVEL_UNUSABLE)
            .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
            .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
            .listed_key_dim = key_listed),                                                          \
+        KERNEL(level, column_sums, TESS_STAGE_COLUMN_SUMS, SUMS, tile_rows, .item = 1e-6,          \
+               .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9,                 \
+               .masked_key = masked),                                                              \
         KERNEL(level, sddmm, TESS_STAGE_SDDMM, TILES, NULL, .item = 2e-6,                          \
                .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
         KERNEL(level, softmax, TESS_STAGE_SOFTMAX, TILES, NULL, .item = 0.2e-6,                    \
@@ -391,6 +399,7 @@ static const struct backend backend = {
                .synchronize = synchronize},
     .fill = {.run = cpu_fill},
     .call = {.merge = cpu_merge,
+             .unmerge = cpu_unmerge,
              .select = cpu_select,
              .pool = cpu_pool,
              .score = cpu_score,

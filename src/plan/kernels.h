@@ -75,6 +75,8 @@ struct problem {
     int64_t part_keys;
     int32_t parts_asked; /* the caller has named part_keys */
     int32_t strict;      /* reserved: a fill refuses lists with a fault */
+    int32_t sum_rows;    /* queries of a group of column sums; 0: a run writes none */
+    tess_type sum_type;
     struct modifiers modifiers;
     struct caches caches;
     struct block_rows block_rows; /* planning's, for kernels of the stages */
@@ -189,7 +191,7 @@ struct kernel_args {
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
  * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
- * and key for row. DELTA: item is a query, key_dim a dim of its o. */
+ * and key for row. DELTA: item is a query, key_dim a dim of its o. COLUMN_SUMS: dims are d_qk. */
 struct kernel_cost {
     double item; /* any work item */
     /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
@@ -264,6 +266,8 @@ struct family {
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
+    int sums;            /* ATTENTION: it writes column sums as well, and problems need no pass for them */
+    int whole_groups;    /* column sums: 1: a tile is a whole group; 0: any part of one */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
     double
@@ -329,7 +333,7 @@ struct fill_job {
     tess_stream stream;
 };
 
-/* Arguments of tess_merge, checked. */
+/* Arguments of tess_merge, checked; of tess_unmerge, whose parts are the whole and the kept. */
 struct merge_args {
     int64_t parts;
     const tess_tensor *const *o, *const *lse; /* [parts] */
@@ -413,6 +417,7 @@ struct fill_services {
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    tess_status (*unmerge)(const struct merge_args *args, tess_error *error);
     tess_status (*select)(const struct select_args *args, tess_error *error);
     tess_status (*pool)(const struct pool_args *args, tess_error *error);
     tess_status (*score)(const struct score_args *args, tess_error *error);

@@ -235,6 +235,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
     say_work(&t, plan, &plan->work);
     say_work(&t, plan, &plan->key_work);
+    say_work(&t, plan, &plan->sum_work);
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
     if (plan->backend->on_host)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));

@@ -154,7 +154,9 @@ static tess_status pass_reserve(tess_plan *plan, struct pass *pass, tess_error *
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
                          "there are %lld query tiles over all heads: they may be 2^31 - 1",
                          (long long)r->units);
-    const tess_status status = work_reserve(r, error);
+    tess_status status = work_reserve(r, error);
+    if (!status)
+        status = sums_check(pass, &r->work.lists, "tess_plan_reserve", error);
     if (status)
         return status;
     const struct kernel_args of_plan = plan_args(plan);

@@ -3,6 +3,7 @@
 #include "host/table.h"
 
 #include "host/backward.h"
+#include "host/column_sums.h"
 #include "host/decode.h"
 #include "host/families.h"
 #include "host/staged.h"
@@ -24,6 +25,7 @@ static const int32_t decode_rows_columns[] = {64, 0};
 static const int32_t decode_rows_columns192[] = {192, 0};
 #define decode_rows_columns128 decode_rows_blocks128
 #define decode_rows_16f decode_rows_16
+static const int32_t column_sums_rows[] = {8, 16, 32, 64, 128, 192, COLUMN_SUMS_ROWS, 0};
 #define decode_rows_sm90 decode_rows_64
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
@@ -31,6 +33,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 /* Measured costs, which both types of 16 bits share. */
 #define CUDA_COSTS(kernel, ...) static const struct step_cost costs_##kernel[] = {__VA_ARGS__, {0}};
 #include "costs.def"
+
+#define costs_bf16_sm90_d128_sums costs_bf16_sm90_d128
+#define costs_bf16_sm90_d128_r192_sums costs_bf16_sm90_d128_r192
 
 #define LIST(...) __VA_ARGS__
 /* A kernel of heads of up to so many dims. */
@@ -47,7 +52,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .family = &family_##its_family.family, .steps = costs,                                     \
         .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]){LIST bytes},       \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0), .unusable = cuda_unusable,          \
-        .workspace = attention_workspace, .run = forward_run                                       \
+        .workspace = attention_workspace, .refuses_run = forward_refuses_run, .run = forward_run   \
     }
 #define CUDA_FORWARD_f32(name, ...)                                                                \
     FORWARD_ROW(TESS_F32, "f32_" #name, costs_f32_##name, __VA_ARGS__)
@@ -111,6 +116,16 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
      .unusable = cuda_unusable,                                                                    \
      .workspace = delta_workspace,                                                                 \
      .run = delta_run},
+
+#define CUDA_SUMS(...)                                                                             \
+    {.name = "cuda_column_sums",                                                                   \
+     .stage = TESS_STAGE_COLUMN_SUMS,                                                              \
+     .family = &family_column_sums.family,                                                         \
+     .cost = {__VA_ARGS__},                                                                        \
+     .rows = column_sums_rows,                                                                     \
+     .unusable = cuda_unusable,                                                                    \
+     .workspace = column_sums_workspace,                                                           \
+     .run = column_sums_run},
 
 const struct kernel cuda_table[CUDA_ROWS] = {
 #include "instances.def"
