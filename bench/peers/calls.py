@@ -59,6 +59,7 @@ def calls(device):
         tell("tessera.attention", lambda: tessera.attention(q, k, v, pattern), base)
     if torch is None:
         return
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     q, k, v = (torch.zeros(1, 1, 16, 32, device=device, dtype=torch.float32 if device == "cpu" else torch.bfloat16)
                for _ in range(3))
@@ -78,6 +79,7 @@ def calls(device):
     tell("with autograd", lambda: tessera.attention(q, k, v, pattern), base, finish)
     floors(arguments)
     finish()
+    torch.set_num_threads(threads)
 
 
 def floors(arguments):
@@ -105,7 +107,12 @@ def floors(arguments):
     library.define("attention" + str(torch.ops.tessera.attention.default._schema).partition("attention")[2])
     library.impl("attention", lambda *inputs: outputs(), "Autograd")
     operator = torch.ops.tessera_floor.attention
-    for name, function in (("both outputs made", outputs), ("an empty operator", lambda: operator(*arguments)),
+    def read():
+        """An output, and of three tensors all that tells whether a plan takes them."""
+        outputs()
+        return [(x.shape, x.stride(), x.dtype, x.device, x.requires_grad, x.data_ptr()) for x in arguments[:3]]
+
+    for name, function in (("both outputs made", outputs), ("both made, layouts read", read), ("an empty operator", lambda: operator(*arguments)),
                            ("an empty autograd.Function", lambda: Empty.apply(*arguments[:6], arguments))):
         print(f"{name:32} {best(function):7.2f} us", flush=True)
 
@@ -118,8 +125,8 @@ def milliseconds(function, finish=lambda: None):
 
 
 def turns(device, rounds=60):
-    """Medians of torch's attention and ours: each alone, then in turns. Rounds of both kinds alternate in groups of 10, as
-    a machine's speed wanders."""
+    """Medians of torch's attention and ours: each alone, each after a pause as long as the other takes, and in turns. Rounds
+    of the three alternate in groups of 10, as a machine's speed wanders."""
     if device != "cpu":
         raise SystemExit("turns are of the CPU's thread pools: cpu turns")
     q, k, v = (torch.randn(1, 8, 2048, 64) for _ in range(3))
@@ -127,16 +134,22 @@ def turns(device, rounds=60):
     out = plan(q, k, v)
     functions = {"torch": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v),
                  "tessera": lambda: plan(q, k, v, out=out)}
-    alone, both = ({name: [] for name in functions} for _ in range(2))
+    times = {name: {"alone": [], "after a pause": [], "in turns": []} for name in functions}
+    pause = {name: min(milliseconds(function) for _ in range(5)) / 1e3 for name, function in functions.items()}
     for _ in range(rounds // 10 + 1):
         for name, function in functions.items():
-            alone[name] += [milliseconds(function) for _ in range(11)][1:]
+            times[name]["alone"] += [milliseconds(function) for _ in range(11)][1:]
+            other = pause["torch" if name == "tessera" else "tessera"]
+            for _ in range(10):
+                time.sleep(other)
+                times[name]["after a pause"].append(milliseconds(function))
         for _ in range(10):
             for name, function in functions.items():
-                both[name].append(milliseconds(function))
-    for name in functions:
-        one, two = (statistics.median(times[name][10:]) for times in (alone, both))
-        print(f"{name:8} alone {one:8.3f} ms, in turns {two:8.3f} ms: {two / one:.3f}, {torch.get_num_threads()} threads")
+                times[name]["in turns"].append(milliseconds(function))
+    for name, kinds in times.items():
+        found = {kind: statistics.median(x[10:]) for kind, x in kinds.items()}
+        print(f"{name:8}" + ", ".join(f"{kind} {x:.3f} ms" for kind, x in found.items())
+              + f": {found['in turns'] / found['alone']:.3f}, {torch.get_num_threads()} threads")
 
 
 def masks(device, n=32768):

@@ -35,7 +35,7 @@ def on_others(q: Any, k: Any, v: Any, pattern: Pattern, *options: Any) -> Any:
     if is_torch(q):
         from .torch import attend as attend
         return attend(q, k, v, pattern, *options)
-    names = ("scale", "return_lse", "softcap", "alibi", "sink", "dropout", "seed")
+    names = ("scale", "return_lse", "softcap", "alibi", "sink", "dropout", "seed", "base", "beta")
     return attention(array(q, "q"), array(k, "k"), array(v, "v"), pattern, **dict(zip(names, options)))
 
 
@@ -43,28 +43,31 @@ attend: Any = on_others  # of tessera.torch, once a tensor of torch comes
 
 
 def attention(q: Any, k: Any, v: Any, pattern: Pattern, *, scale: float | None = None, return_lse: bool = False,
-              softcap: float = 0.0, alibi: Any = None, sink: Any = None, dropout: float = 0.0, seed: Any = None) -> Any:
+              softcap: float = 0.0, alibi: Any = None, sink: Any = None, dropout: float = 0.0, seed: Any = None,
+              base: Any = None, beta: float | None = None) -> Any:
     """Sparse attention: o [batch, heads_q, n_q, d_v]; with return_lse (o, lse), lse [batch, heads_q, n_q], f32, natural
     logarithm.
 
     q [batch, heads_q, n_q, d_qk], k [batch, heads_kv, n_kv, d_qk], v [batch, heads_kv, n_kv, d_v]: arrays of numpy, of
     torch on the CPU or CUDA, or of what speaks DLPack; float32, float16 or bfloat16. scale None means 1/sqrt(d_qk). A
     query that the pattern gives no key has o = 0 and lse = -inf. alibi and sink are f32 [heads_q]; seed, of dropout, is
-    one 64-bit word, drawn by torch where it is None. With torch, gradients flow to q, k, v, alibi and sink.
+    one 64-bit word, drawn by torch where it is None. With torch, gradients flow to q, k, v, alibi and sink. base is what
+    attention starts from: (o, lse) over other keys, which is merged, or o alone, to which beta (1) times attention is
+    added; it has no gradient.
 
     The plan is kept in tessera.plan_cache, by pattern, sizes, strides, types, device and modifiers. A call that finds
     none makes one; a Plan of your own saves the look-up.
     """
     if not isinstance(q, numpy.ndarray):
-        return attend(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed)
+        return attend(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed, base, beta)
     if not isinstance(k, numpy.ndarray) or not isinstance(v, numpy.ndarray):
         k, v = array(k, "k"), array(v, "v")
         if is_torch(k) or is_torch(v):
             raise ArgumentError("q is a numpy.ndarray, and k or v a torch.Tensor: give arrays of one kind")
     entry = entry_for(Plan, pattern, q, k, v, scale, softcap, alibi, sink, dropout, seed)
     arrays = None
-    if alibi is not None or sink is not None or dropout:
-        arrays = {"alibi": alibi, "sink": sink, "seed": seed if dropout else None}
+    if alibi is not None or sink is not None or dropout or base is not None or beta is not None:
+        arrays = {"alibi": alibi, "sink": sink, "seed": seed if dropout else None, "base": base, "beta": beta}
     return entry.plan.once(entry.layout, q, k, v, None, return_lse, None, arrays)
 
 

@@ -1,4 +1,4 @@
-"""Attention over parts of the keys, joined."""
+"""Attention over parts of the keys, joined and parted."""
 from __future__ import annotations
 
 import ctypes
@@ -31,4 +31,23 @@ def merge(outs: Any, lses: Any, *, out: Any = None, lse: Any = None) -> tuple[An
     written = view_of(out, "out", where, True), view_of(lse, "lse", where, True)
     call("tess_merge", where, len(outs), o_parts, lse_parts, *(view.address for view in written))
     del o_views, lse_views
+    return out, lse
+
+
+def unmerge(whole: tuple[Any, Any], kept: tuple[Any, Any], *, out: Any = None, lse: Any = None) -> tuple[Any, Any]:
+    """(o, lse) over the keys that are not kept, from (o, lse) over all keys and over those that are (tess_unmerge): o
+    [batch, heads, n, d_v], lse [batch, heads, n] f32 in natural logarithm. (0, -inf) where nothing is left. out and lse
+    may be those of the whole or of the kept. As a base it makes a run over the kept keys the whole again."""
+    names = ("whole[0]", "whole[1]", "kept[0]", "kept[1]")
+    if any(not isinstance(x, (tuple, list)) or len(x) != 2 for x in (whole, kept)):
+        raise ArgumentError("whole and kept are (o, lse) each")
+    given = [array(x, name) for x, name in zip((*whole, *kept), names)]
+    first, torch = given[0], is_torch(given[0])
+    where = device_of(first, names[0])
+    place = first.device if torch else None
+    out = empty(tuple(first.shape), first.dtype, place, torch) if out is None else array(out, "out")
+    lse = empty(tuple(first.shape[:3]), given[1].dtype, place, torch) if lse is None else array(lse, "lse")
+    views = [view_of(x, name, where) for x, name in zip(given, names)]
+    views += [view_of(out, "out", where, True), view_of(lse, "lse", where, True)]
+    call("tess_unmerge", where, *(view.address for view in views))
     return out, lse

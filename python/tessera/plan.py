@@ -5,13 +5,16 @@ import ctypes
 import functools
 from typing import Any, Callable
 
+import numpy
+
 from . import _structs as c
 from ._library import ArgumentError, error_of, library
-from .arrays import HOST, array, device_name
+from .arrays import array, device_name, maker, torch_module
 from .device_pattern import DevicePattern
 from .pattern import Pattern, hold
 from .planned import WRITTEN, Frame, Planned
 from .problem import GRADIENTS, problem_of
+
 
 class Plan(Planned):
     """Attention over a pattern, planned for tensors like q, k and v.
@@ -19,7 +22,8 @@ class Plan(Planned):
     q [batch, heads_q, n_q, d_qk], k [batch, heads_kv, n_kv, d_qk] and v [batch, heads_kv, n_kv, d_v] are arrays of
     numpy or torch on one device: sizes, types and alignment are taken, values are not looked at. v is None where it is
     the first d_v dims of k. scale None means 1/sqrt(d_qk). Other fields of tess_problem go by name: softcap, alibi,
-    sink, dropout, threads, kernel, tile_rows, part_keys, pipeline, page_size, k_scale, v_scale, rope_dims, o_f32, ...
+    sink, dropout, threads, kernel, tile_rows, part_keys, pipeline, page_size, k_scale, v_scale, rope_dims, o_f32,
+    sum_rows, ...
     """
 
     always = ("q", "k", "v")
@@ -40,26 +44,33 @@ class Plan(Planned):
         self.make_o = self.maker((p.batch, p.heads_q, p.n_q, p.d_v), bool(p.o_f32))
         self.make_lse = self.maker((p.batch, p.heads_q, p.n_q), True)
 
+    def make_sums(self) -> Any:
+        """An array for column_sums, [batch, heads_q, ceil(n_q / sum_rows), n_kv] of sum_type: of each group of queries,
+        the sum of exp(s - reference) to each key, 0 where it is not listed."""
+        p = self.problem
+        if not p.sum_rows:
+            raise ArgumentError("the plan was made without sum_rows: it has no column sums")
+        shape, name = (p.batch, p.heads_q, -(-p.n_q // p.sum_rows), p.n_kv), "bfloat16" if p.sum_type else "float32"
+        dtype = getattr(torch_module(), name) if self.torch else numpy.dtype(name)
+        return maker(shape, dtype, self.place, self.torch)()
+
     def __call__(self, q: Any, k: Any, v: Any = None, *, out: Any = None, return_lse: bool = False, lse: Any = None,
                  **arrays: Any) -> Any:
         """o [batch, heads_q, n_q, d_v]; with return_lse (o, lse), lse f32 [batch, heads_q, n_q] in natural logarithm.
 
         out and lse are written where they are given. Arrays that the problem's modifiers need go by name: alibi and
         sink [heads_q] f32, seed (one 64-bit word), key_positions, page_table, k_scale, v_scale, q_rope, k_rope, o_rest.
+
+        base is what the run starts from: (o, lse) of other keys, which is merged, or o alone, to which beta (1) times
+        the run is added. A base's o may be `out`. With sum_rows in the problem, lse_reference [batch, heads_q, n_q] f32
+        is given, and column_sums (see make_sums) written.
         """
         return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays)
 
     def once(self, layout: tuple | None, q: Any, k: Any, v: Any, out: Any, return_lse: bool, lse: Any,
-             arrays: dict[str, Any] | None) -> Any:
-        """A call; layout is what View.look says of q, k and v."""
+             arrays: dict[str, Any] | None, function: Callable | None = None) -> Any:
+        """A call; layout is what View.look says of q, k and v, function None is tess_run."""
         frame = self.frame(layout, q, k, v)
-        found = self.run(frame, None, out, return_lse, lse, arrays)
-        self.frames.append(frame)  # of a run that failed it is not used again
-        return found
-
-    def run(self, frame: Frame, function: Callable | None, out: Any, return_lse: bool, lse: Any,
-            arrays: dict[str, Any] | None) -> Any:
-        """Sets the frame's views of outputs, and calls the function over them, tess_run where it is None."""
         arguments = frame.arguments
         if out is None:
             out = self.make_o()
@@ -73,7 +84,11 @@ class Plan(Planned):
             arguments.lse = frame.made["lse"](lse)
         else:
             arguments.lse = None
-        self.start(frame, function, arrays)
+        if arrays or function or not frame.start:
+            self.start(frame, function or library.c.tess_run, arrays)
+        elif frame.start():
+            raise error_of(frame.error)
+        self.frames.append(frame)  # of a run that failed it is not used again
         return (out, lse) if return_lse else out
 
     def bind(self, q: Any, k: Any, v: Any = None, *, out: Any = None, lse: Any = None,
@@ -143,7 +158,7 @@ class BackwardPlan(Planned):
                 setattr(arguments, field, (frame.made[field] if given is None else getattr(frame, field))(x))
             else:
                 arrays[field] = x
-        self.start(frame, None, arrays)
+        self.start(frame, library.c.tess_run, arrays)
         self.frames.append(frame)
         return found
 
@@ -197,20 +212,19 @@ class ReservedPlan(Plan):
         place, size, lists = self.image_address, self.image_size, device_pattern.address
 
         def fill_run(handle: int, arguments: Any, error: Any, stream: int | None) -> int:
-            return library.c.tess_plan_fill_run(handle, lists, place, size, None, arguments, error, stream)
+            given = arguments._obj
+            given.image, given.image_size = None, 0
+            status = library.c.tess_plan_fill_run(handle, lists, place, size, None, arguments, error, stream)
+            given.image, given.image_size = place, size
+            return status
 
-        frame = self.frame(self.kind.look(q, k, v), q, k, v)
-        frame.arguments.image, frame.arguments.image_size = None, 0
-        found = self.run(frame, fill_run, out, return_lse, lse, arrays)
-        frame.arguments.image, frame.arguments.image_size = place, size
-        self.frames.append(frame)
-        return found
+        return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays, fill_run)
 
     def report(self) -> dict[str, int]:
         """Findings of the last fill (tess_fill_report): faults, overflows, keys, items, pairs and the first fault's
         place. On CUDA it waits for the current stream."""
         report, image = library.new(c.FillReport), self.image_address
-        if self.device != HOST:
+        if self.backend == c.TESS_CUDA:
             start = self.image_address - self.image.data_ptr()
             copy = self.image[start:start + c.TESS_REPORT_SIZE].cpu()
             image = copy.data_ptr()

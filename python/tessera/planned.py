@@ -14,9 +14,12 @@ from .arrays import (FLOATS, HOST, View, array, device_of, is_torch, maker, memo
                      torch_module, vector, view_class)
 
 VIEWS = ("q", "k", "v", "o", "lse", "o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v", "k_scale", "v_scale",
-         "q_rope", "k_rope")  # fields of tess_arguments that are tensors
+         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")  # fields of tess_arguments that are tensors
 EXTRA_VIEWS = frozenset(VIEWS)
-WRITTEN = {False: ("o", "lse", "o_rest"), True: ("d_q", "d_k", "d_v")}
+WRITTEN = {False: ("o", "lse", "o_rest", "column_sums"), True: ("d_q", "d_k", "d_v")}
+
+# Fields that stand at their defaults after a run: those of an array that have other names than it.
+CLEARED = {"page_table_stride": 0, "base": 0, "beta": 0, "base_o": None, "base_lse": None}
 
 
 class Frame:
@@ -108,13 +111,15 @@ class Planned:
     def types_of(self, name: str) -> tuple[int, ...]:
         """Types that a tensor of a run may have."""
         p = self.problem
-        if name in ("lse", "d_lse", "delta", "k_scale", "v_scale"):
+        if name in ("lse", "d_lse", "delta", "k_scale", "v_scale", "base_lse", "lse_reference"):
             return (c.TESS_F32,)
+        if name == "column_sums":
+            return (p.sum_type,)
         if name in ("k", "v"):
             return ((p.k_type if name == "k" else p.v_type) or p.type,)
         if name == "k_rope":
             return (p.k_rope_type or (p.k_type if p.k_type in FLOATS else 0) or p.type,)
-        if name == "o":
+        if name in ("o", "base_o"):
             return (p.type, c.TESS_F32) if self.backward else (c.TESS_F32 if p.o_f32 else p.type,)
         return (p.type, c.TESS_F32) if name in ("d_q", "d_k", "d_v") else (p.type,)
 
@@ -162,22 +167,17 @@ class Planned:
         with torch.cuda.device(self.device):
             return function(*frame.call, stream)
 
-    def start(self, frame: Frame, function: Callable | None, arrays: dict[str, Any] | None) -> None:
-        """A run over the frame's views and over arrays that few problems have; function None is tess_run."""
-        start = frame.start
-        if function or not start:
-            start = functools.partial(self.launch, frame, function or library.c.tess_run)
-        if not arrays:
-            if start():
-                raise error_of(frame.error)
-            return
-        kept = self.extras(frame, arrays)
-        if start():
+    def start(self, frame: Frame, function: Callable, arrays: dict[str, Any] | None) -> None:
+        """A call over the frame's views and over arrays that few problems have."""
+        kept = self.extras(frame, arrays) if arrays else ()
+        if self.launch(frame, function):
             raise error_of(frame.error)
-        for name, x in arrays.items():  # runs to come are given none of these
-            if x is not None:
-                setattr(frame.arguments, name, None)
-        frame.arguments.page_table_stride = 0
+        if arrays:
+            for name, x in arrays.items():  # runs to come are given none of these
+                if x is not None and name not in CLEARED:
+                    setattr(frame.arguments, name, None)
+            for name, value in CLEARED.items():
+                setattr(frame.arguments, name, value)
         del kept
 
     def extras(self, frame: Frame, given: dict[str, Any]) -> list[Any]:
@@ -189,6 +189,12 @@ class Planned:
             if name in EXTRA_VIEWS:
                 x = array(x, name)
                 setattr(arguments, name, frame.views[name].set(x))
+            elif name == "base":
+                x = self.base(frame, x)
+            elif name == "beta":
+                if not x:
+                    raise ArgumentError("beta is 0: the base is the answer, and needs no run")
+                arguments.beta = x
             elif name in ("alibi", "sink", "d_alibi", "d_sink"):
                 setattr(arguments, name, vector(x, name, ("float32",), (p.heads_q,), self.device, name[0] == "d"))
             elif name == "seed":
@@ -205,6 +211,18 @@ class Planned:
                 raise ArgumentError(f"{name}: a run has no such array")
             kept.append(x)
         return kept
+
+    def base(self, frame: Frame, given: Any) -> tuple:
+        """Sets a base, (o, lse) or o alone, and answers its arrays."""
+        if not isinstance(given, (tuple, list)):
+            given = (given,)
+        if not 1 <= len(given) <= 2:
+            raise ArgumentError(f"base has {len(given)} arrays, expected (o, lse), which is merged, or o, which is added to")
+        found = tuple(array(x, name) for x, name in zip(given, ("base_o", "base_lse")))
+        for x, name in zip(found, ("base_o", "base_lse")):
+            setattr(frame.arguments, name, frame.views[name].set(x))
+        frame.arguments.base = c.TESS_BASE_MERGE if len(found) == 2 else c.TESS_BASE_ADD
+        return found
 
     @property
     def info(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def problem_of(pattern: Any, q: Any, k: Any, v: Any, backward: bool, gradients: 
     if torch and where == HOST:
         problem.threads = torch_module().get_num_threads()
     tables = {"pipeline": PIPELINES, "k_scale": SCALINGS, "v_scale": SCALINGS, "k_type": TYPES, "v_type": TYPES,
-              "k_rope_type": TYPES}
+              "k_rope_type": TYPES, "sum_type": TYPES}
     for name, value in fields.items():
         if value is None and name not in ("k_scale", "v_scale"):
             continue

@@ -295,6 +295,14 @@ def eager(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, alibi: Any, 
     return forward(entry, q, k, v, alibi, sink, seed, return_lse)
 
 
+def based(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, return_lse: bool, arrays: dict[str, Any]) -> Any:
+    """Attention that starts from a base."""
+    if needs_grad(q, k, v, arrays["alibi"], arrays["sink"]):
+        raise UnsupportedError("base is given, which has no gradient: run under torch.no_grad()")
+    entry = entry_for(Plan, pattern, q, k, v, options, arrays["alibi"], arrays["sink"])
+    return entry.plan.once(entry.layout, q, k, v, None, return_lse, None, arrays)
+
+
 def operator(q: Any, k: Any, v: Any) -> Any:
     """The operator, in the form for who looks on."""
     if not torch.compiler.is_compiling() and interpreter() is not None:
@@ -306,16 +314,22 @@ def operator(q: Any, k: Any, v: Any) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, pattern: Pattern, scale: float | None, return_lse: bool, softcap: float, alibi: Any,
-           sink: Any, dropout: float, seed: Any) -> Any:
+           sink: Any, dropout: float, seed: Any, base: Any = None, beta: float | None = None) -> Any:
     """tessera.attention on torch tensors."""
     if not dropout:
         seed = None
     elif seed is None:
         seed = torch.randint(0, (1 << 63) - 1, (1,), dtype=torch.int64, device=q.device)
     if not torch.compiler.is_compiling() and plain(q, k, v):
+        if base is not None or beta is not None:
+            return based(q, k, v, hold(pattern, "pattern"), (scale or 0.0, softcap, dropout), return_lse,
+                         {"alibi": alibi, "sink": sink, "seed": seed, "base": base, "beta": beta})
         return eager(q, k, v, hold(pattern, "pattern"), (scale or 0.0, softcap, dropout), alibi, sink, seed, return_lse)
     if not isinstance(q, torch.Tensor):
-        return on_others(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed)
+        return on_others(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed, base, beta)
+    if base is not None or beta is not None:
+        raise UnsupportedError("base is given: torch.compile, torch.func and subclasses of tensors take none; call a Plan "
+                               "outside them")
     if q.dtype == torch.float64:
         raise UnsupportedError("q is float64: there is no double precision; convert it first")
     found = operator(q, k, v)(q, k, v, alibi, sink, seed, hold(pattern, "pattern").key, float(scale or 0.0),

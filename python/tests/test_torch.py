@@ -199,6 +199,16 @@ class Calls(Base):
             mask = torch.from_numpy(self.mask.copy()).to(self.device).clone()
             self.assertTrue(near(tessera.torch.scaled_dot_product_attention(q, k, v, mask), expected))
 
+    def test_column_sums_of_todays_lse_are_shares(self):
+        q, k, v = self.case(dtype=torch.bfloat16)
+        pattern = Pattern.from_spec("causal", N, block=16)
+        plan = tessera.Plan(pattern, q, k, v, sum_rows=16, sum_type="bfloat16")
+        o, lse = tessera.attention(q, k, v, pattern, return_lse=True)
+        sums = plan.make_sums()
+        plan(q, k, v, lse_reference=lse, column_sums=sums)
+        rows = torch.tensor([16.0] * 9 + [6], device=self.device)
+        self.assertTrue(near(sums.double().sum(-1), rows.expand(2, 4, 10), 1e-2))
+
     def test_bad_input_is_refused_by_name(self):
         q, k, v = self.case()
         plan = tessera.Plan(self.pattern, q, k, v)
