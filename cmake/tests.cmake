@@ -284,7 +284,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME clang COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/clang.sh)
     add_test(NAME serial COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/serial.sh ${CMAKE_C_COMPILER})
     add_test(NAME python COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/python.sh $<TARGET_FILE:tessera>)
-    set_tests_properties(clang python PROPERTIES SKIP_RETURN_CODE 77)
+    add_test(NAME python_long CONFIGURATIONS Long COMMAND ${CMAKE_COMMAND} -E env TESSERA_LONG=1
+        ${PROJECT_SOURCE_DIR}/tests/scripts/python.sh $<TARGET_FILE:tessera>)
+    set_tests_properties(clang python python_long PROPERTIES SKIP_RETURN_CODE 77)
     set_tests_properties(serial PROPERTIES TIMEOUT 600)
     add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)
