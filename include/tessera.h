@@ -1299,16 +1299,20 @@ typedef enum tess_select_mode {
  *               row's largest count as 0
  *   keep_first, keep_last
  *               so many of the first and of the last columns that a row has today come before all
- *               others, whatever their scores
+ *               others, whatever their scores; of these the lowest first
  *   block_q, block_kv
  *               queries of a row and keys of a column, for lengths and causal; 0: 1
  *   causal      1: a row has columns up to that of its last query alone, which stands at key position
  *               i + length - n_q
  *   n_q         queries, for causal; 0: rows * block_q
  *   row_k       EXACT: int32 [batch][heads][rows], k of each row, in the place of k; NULL: k
- *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: all
+ *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: n_kv
+ *   n_kv        keys, where the last column has fewer; 0: n * block_kv
+ *   keep        uint64 [keep_rows][ceil(n / 64)], a bit for each column as in TESS_BLOCK_BITS: columns of today
+ *               that come before all others likewise. tess_columns_convert makes bits of a list. NULL: none
+ *   keep_rows   1, rows, or rows of all batches and heads: row r of them all has row r % keep_rows of keep
  *
- * row_k and lengths lie in the memory of the backend.
+ * row_k, lengths and keep lie in the memory of the backend.
  */
 typedef struct tess_selection {
     size_t struct_size;
@@ -1321,6 +1325,9 @@ typedef struct tess_selection {
     int64_t n_q;
     const int32_t *row_k;
     const int32_t *lengths;
+    int64_t n_kv;
+    const uint64_t *keep;
+    int64_t keep_rows;
 } tess_selection;
 TESS_DEFINE_INIT(tess_selection)
 

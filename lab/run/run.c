@@ -15,7 +15,9 @@ static int say(char why[LAB_WHY], const char *what, const char *reason) {
 /* ---- plans and their images ---- */
 
 static tess_status fill(const struct lab_planned *p, tess_error *error, tess_stream stream) {
-    return tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
 }
 
 static tess_status fill_run(const struct lab_run *run, const tess_arguments *a, tess_error *error,
@@ -24,8 +26,10 @@ static tess_status fill_run(const struct lab_run *run, const tess_arguments *a, 
     const int direct = run->launch == LAB_DIRECT;
     tess_arguments given = *a;
     given.image = NULL;
-    return tess_plan_fill_run(p->plan, &p->lists, direct ? NULL : p->place,
-                              direct ? 0 : p->image.size, NULL, &given, error, stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill_run(p->plan, &p->lists, direct ? NULL : p->place,
+                                       direct ? 0 : p->image.size, NULL, &given, error, stream);
 }
 
 static tess_status image_fill(struct lab_planned *p, tess_error *error) {

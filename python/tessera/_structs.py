@@ -389,6 +389,9 @@ class Selection(Structure):
         ("n_q", c_int64),
         ("row_k", c_void_p),
         ("lengths", c_void_p),
+        ("n_kv", c_int64),
+        ("keep", c_void_p),
+        ("keep_rows", c_int64),
     ]
 
 

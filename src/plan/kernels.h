@@ -355,6 +355,7 @@ struct select_args {
     int64_t stride[3];      /* batches, heads and rows, in elements */
     const int32_t *row_k;   /* [rows of all lists]; NULL: the shape's k */
     const int32_t *lengths; /* [batch]; NULL: all columns */
+    const uint64_t *keep;   /* [keep_rows][words] bits of columns that are kept; NULL: none */
     tess_selected to;
     tess_stream stream;
 };
