@@ -188,8 +188,8 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
- * and key for row. DELTA: item is a query, key_dim a dim of its o. */
+ * src/cuda/host/costs.h and src/cpu/table.c have them; step_cost stands for them in CUDA's forward. Passes over
+ * keys read query for key, and key for row. DELTA: item is a query, key_dim a dim of its o. */
 struct kernel_cost {
     double item; /* any work item */
     /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
