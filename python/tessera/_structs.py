@@ -295,6 +295,7 @@ class PlanInfo(Structure):
         ("packed_queries", c_int64),
         ("bytes", c_int64),
         ("fill_run_exact", c_int64),
+        ("fill_run_direct", c_int64),
     ]
 
 

@@ -192,8 +192,9 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
- * and key for row. DELTA: item is a query, key_dim a dim of its o. COLUMN_SUMS: dims are d_qk. */
+ * src/cuda/host/costs.h and src/cpu/table.c have them; step_cost stands for them in CUDA's forward. Passes over
+ * keys read query for key, and key for row. An item of DELTA is a query, key_dim a dim of its o; dims of
+ * COLUMN_SUMS are d_qk. */
 struct kernel_cost {
     double item; /* any work item */
     /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
@@ -272,8 +273,8 @@ struct family {
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
-    int sums;            /* ATTENTION: it writes column sums as well, and problems need no pass for them */
-    int whole_groups;    /* column sums: 1: a tile is a whole group; 0: any part of one */
+    int sums; /* ATTENTION: it writes column sums as well, and problems need no pass for them */
+    int whole_groups;  /* column sums: 1: a tile is a whole group; 0: any part of one */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
     double

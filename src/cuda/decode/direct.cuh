@@ -124,7 +124,7 @@ template <class base> struct direct_shape : base {
     static constexpr int O = Q + base::M * base::ROW;
     static constexpr int SUMS = O + 4 * 16 * (base::DV + PAD * MOST);
     static constexpr int TOLD = SUMS + 16 * 8 * MOST; /* barrier of m and l */
-    static constexpr int FULL = TOLD + 8;             /* of O */
+    static constexpr int FULL = TOLD + 8;             /* barrier of O */
     static constexpr int ENTRIES = FULL + 8;
     static constexpr int BYTES = ENTRIES + (int)sizeof(struct direct_entries);
     static_assert(base::M == 16 && !base::SPLIT, "rows of one group");

@@ -2,6 +2,8 @@
 #ifndef TESSERA_CUDA_LAUNCH_EARLY_CUH
 #define TESSERA_CUDA_LAUNCH_EARLY_CUH
 
+#include "device/launch.cuh"
+
 #include <atomic>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -32,7 +34,7 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
 }
 
 #define LAUNCH_CLUSTER_SURE 8  /* CTAs of a cluster that every device has room for */
-#define LAUNCH_CLUSTER_MOST 16 /* that some have */
+#define LAUNCH_CLUSTER_MOST 16 /* where launch_clusters_large was asked, and the device has room */
 
 /* CTAs of a cluster at most, of a kernel with so many threads and bytes of shared memory. `answers` belongs to the
  * kernel, and keeps two bits for each of the first 32 devices. */
@@ -41,7 +43,7 @@ static inline cudaError_t launch_cluster_most(int *most, std::atomic<uint64_t> &
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (!code)
-        code = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        code = launch_clusters_large(kernel);
     const uint64_t answer =
         device < 32 ? answers.load(std::memory_order_relaxed) >> 2 * device & 3 : 0;
     bool large = answer > 1;
