@@ -192,12 +192,10 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
     const float2 *const sums = reinterpret_cast<const float2 *>(memory + shape::SUMS);
     float *const weights = reinterpret_cast<float *>(memory + shape::S);
     barrier_wait_cluster(shared + shape::TOLD, 0);
-    const auto told = [&](int part) {
-        return part < parts ? sums[(part * 8 + row % 8) * 2 + row / 8] : float2{-INFINITY, 0};
-    };
+    const auto told = [&](int part) { return sums[(part * 8 + row % 8) * 2 + row / 8]; };
     float m = -INFINITY;
-#pragma unroll
-    for (int part = 0; part < shape::MOST; part++)
+#pragma unroll 4
+    for (int part = 0; part < parts; part++)
         m = fmaxf(m, told(part).x);
     const float base = attention_base(m);
     for (int part = (int)threadIdx.x / 16; part < parts; part += shape::THREADS / 16)
@@ -205,8 +203,8 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
     if (threadIdx.x < 32) {
         float l = 0;
         int sent = 0;
-#pragma unroll
-        for (int part = 0; part < shape::MOST; part++) {
+#pragma unroll 4
+        for (int part = 0; part < parts; part++) {
             const float2 of_part = told(part);
             l += exp2f(of_part.x - base) * of_part.y;
             sent += __any_sync(WARP_ALL, of_part.x > -INFINITY);
@@ -232,24 +230,23 @@ DEVICE void direct_combine(const char *memory, const struct decode_params &p,
                            const struct decode_item &item) {
     using T = typename shape::T;
     const int parts = cluster_size(), own = direct_own<shape>(parts), pairs = own / 2;
+    const int share = direct_share<shape>(parts), bits = __ffs(pairs) - 1;
     const float *const o = reinterpret_cast<const float *>(memory + shape::O);
     const float *const weights = reinterpret_cast<const float *>(memory + shape::S);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < 16 * pairs; i += shape::THREADS) {
-        const int r = i / pairs, d = i % pairs * 2, dim = cluster_rank() * own + d;
+        const int r = i >> bits, d = (i & (pairs - 1)) * 2, dim = cluster_rank() * own + d;
         const struct decode_row row = decode_row_of(p, item, r);
         if (!row.is || dim >= p.run.d_v)
             continue;
+        const float *const from = o + r * (own + shape::PAD) + d;
         float2 sum = {0, 0};
-#pragma unroll
-        for (int part = 0; part < shape::MOST; part++) {
-            const float w = part < parts ? weights[part * 16 + r] : 0;
-            const float2 x =
-                w > 0 /* the part has sent what stands there */
-                    ? *reinterpret_cast<const float2 *>(o + part * direct_share<shape>(parts) +
-                                                        r * (own + shape::PAD) + d)
-                    : float2{0, 0};
-            sum.x += w * x.x, sum.y += w * x.y;
+#pragma unroll 4
+        for (int part = 0; part < parts; part++) {
+            const float w = weights[part * 16 + r];
+            const float2 x = *reinterpret_cast<const float2 *>(from + part * share);
+            /* Where the weight is 0, the part may have sent nothing. */
+            sum.x += w > 0 ? w * x.x : 0, sum.y += w > 0 ? w * x.y : 0;
         }
         const float factor = weights[parts * 16 + r];
         decode_store_pair<T, false>(p, decode_o_at(p, item, row) + dim,
