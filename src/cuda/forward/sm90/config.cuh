@@ -189,7 +189,8 @@ struct sm90_shape {
     static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
                                                   : RESIDENT == 3 ? 128
                                                   : RESIDENT == 2 ? 216
-                                                  : CONSUMERS > 2 ? 152
+                                                  : CONSUMERS > 2 ? 152 + 8 * SUMMED
+                                                  : SUMMED        ? 240
                                                   : DIM_SPLIT > 1 ? 224
                                                                   : 232,
                                                   RESIDENT == 4   ? 96
@@ -202,6 +203,7 @@ struct sm90_shape {
                                                   : RESIDENT == 2 ? 208
                                                                   : 224};
     static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
+                                                  : SUMMED        ? 32
                                                   : RESIDENT == 4 ? 32
                                                   : RESIDENT == 3 ? 32
                                                                   : 40,
