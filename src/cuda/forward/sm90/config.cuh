@@ -177,7 +177,6 @@ struct sm90_shape {
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int SUMS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     /* Slabs of column sums: a row of a step's keys for each consumer warp, twice. */
-    static constexpr int SUMMANDS = SUMMED ? SCORES / 2 : 0; /* of a thread */
     static constexpr int SLAB = 4 * CONSUMERS * KEYS * (int)sizeof(float);
     static constexpr int SLABS = SUMS + ROWS * (int)sizeof(float2), SLAB_FULL = SLABS + 2 * SLAB;
     static constexpr int SLAB_EMPTY = SLAB_FULL + 16;
@@ -189,8 +188,7 @@ struct sm90_shape {
     static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
                                                   : RESIDENT == 3 ? 128
                                                   : RESIDENT == 2 ? 216
-                                                  : CONSUMERS > 2 ? 152 + 8 * SUMMED
-                                                  : SUMMED        ? 240
+                                                  : CONSUMERS > 2 ? 152
                                                   : DIM_SPLIT > 1 ? 224
                                                                   : 232,
                                                   RESIDENT == 4   ? 96
@@ -203,7 +201,6 @@ struct sm90_shape {
                                                   : RESIDENT == 2 ? 208
                                                                   : 224};
     static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
-                                                  : SUMMED        ? 32
                                                   : RESIDENT == 4 ? 32
                                                   : RESIDENT == 3 ? 32
                                                                   : 40,
