@@ -161,7 +161,7 @@ static void draw_sums(struct lab_case *c, struct draw *r) {
     const int fits = block % drawn == 0 || (drawn % block == 0 && !lab_case_listed(c));
     if (!draw_chance(r, 0.125) || lab_case_backward(c) || lab_case_caches(c) || !fits)
         return;
-    c->sum_rows = drawn;
+    c->pipeline = TESS_FUSED, c->sum_rows = drawn;
     c->sum_type = draw_chance(r, 0.5) ? TESS_F32 : TESS_BF16;
 }
 
