@@ -203,6 +203,8 @@ unit(units select select/launch.cuh
     "cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream) {\n    return select_launch(p, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
+unit(units combine forward/unmerge.cuh
+    "cudaError_t cuda_unmerge(const struct merge_params *p, tess_type in, tess_type out,\n                         cudaStream_t stream) {\n    return unmerge_launch(p, in, out, stream);\n}")
 unit(units select_blocks select/pool.cuh
     "cudaError_t cuda_pool(const struct pool_params *p, tess_type type, cudaStream_t stream) {\n    return pool_launch(p, type, stream);\n}")
 unit(units select_blocks select/score.cuh

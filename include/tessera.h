@@ -18,7 +18,7 @@
  *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
  *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
- *   5. joining partial results       tess_merge
+ *   5. joining partial results       tess_merge, tess_unmerge
  *   6. choosing what is listed       tess_pool, tess_pool_score, tess_select, tess_columns_convert
  *   7. queries                       version, names, devices, kernels
  *
@@ -37,7 +37,7 @@
  *     fork() OpenMP's threads are gone: a child of a process that used a team may call with
  *     threads = 1 only, or must exec. OpenMP ends the process where the system refuses a thread.
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
- *     tess_run, the stages, tess_merge and tess_select allocate, synchronise and print nothing.
+ *     tess_run, the stages, tess_merge, tess_unmerge and tess_select allocate, synchronise and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
  *     n_q and n_kv go from 1 to 2^31 - 1: of nothing leave the call out.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
@@ -702,6 +702,20 @@ TESS_API tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t
                                       tess_error *error, tess_stream stream);
 
 /*
+ * A base: outputs that a run of attention starts from, those of a cached step, a second cache, a shared
+ * prefix, the ranks before in a ring. With A and L the run's own o and lse, A without the sink:
+ *
+ *   MERGE   lse = log(exp(base_lse) + exp(L))                                natural logarithm
+ *           o   = exp(base_lse - lse) * base_o + exp(L - lse) * A            the base is one more part
+ *   ADD     o   = base_o + beta * A, one rounding                            lse = L
+ *
+ * The sink enters once: with MERGE after joining, so base_o has none in it; with ADD into A. Dropout is A's
+ * alone. An empty row adds nothing: o is base_o, with MERGE where there is no sink. With MERGE a base_lse of
+ * -Inf says that the base is empty there and its o is not read; NaN or +Inf makes the row NaN.
+ */
+typedef enum tess_base { TESS_BASE_NONE = 0, TESS_BASE_MERGE = 1, TESS_BASE_ADD = 2 } tess_base;
+
+/*
  * Tensors and arrays that a run reads and writes. Shapes as in tess_attention, sizes as in the problem.
  * Each call says which of them it uses; the others may be NULL.
  */
@@ -742,6 +756,12 @@ typedef struct tess_arguments {
     const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
     /* From a batch's row of page_table to the next, in entries: ceil(n_kv / page_size) or more; 0: as many. */
     int64_t page_table_stride;
+    /* A base: tess_run of fused attention alone, chosen for each run. Any plan takes one. */
+    tess_base base;
+    const tess_tensor *base_o; /* like o, of its type; may be o itself, with its data and strides */
+    const tess_tensor
+        *base_lse; /* MERGE: like lse, in memory of its own, as all of a row's CTAs read it */
+    double beta;   /* ADD: 0 means 1 */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
@@ -1090,6 +1110,36 @@ TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *argu
 TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_tensor *const *o,
                                 const tess_tensor *const *lse, const tess_tensor *o_out,
                                 const tess_tensor *lse_out, tess_error *error, tess_stream stream);
+
+/*
+ * The inverse: attention over the keys that are not kept, from attention over all of them and over those
+ * that are, row by row in f32,
+ *
+ *     w        = exp(lse_kept - lse_whole)
+ *     lse_rest = lse_whole + log(1 - w)                   natural logarithm
+ *     o_rest   = (o_whole - w * o_kept) / (1 - w)
+ *
+ * A run over the kept keys with (o_rest, lse_rest) as its base of TESS_BASE_MERGE gives the whole again, and
+ * costs what is kept. Where 1 - w < 2^-12 nothing that f32 can tell is left: o_rest is 0 and lse_rest -Inf.
+ * The error of o_rest is that of its inputs over 1 - w; merging multiplies by 1 - w again.
+ *
+ *   backend              where the memory is (CUDA: on the current device)
+ *   o_whole, o_kept      [B, heads, n, d_v], of one type; d_v up to 65536
+ *   lse_whole, lse_kept  [B, heads, n, 1], f32
+ *   o_rest               [B, heads, n, d_v], written; of any type
+ *   lse_rest             [B, heads, n, 1] f32, written; NULL when not wanted
+ *   stream               as in tess_run
+ *
+ * Tensors are as in tess_merge; o_rest may be o_whole or o_kept, and lse_rest lse_whole or lse_kept. Where
+ * lse_kept is -Inf the rest is the whole, and o_kept is not read; where lse_whole is -Inf there is nothing,
+ * and neither o is read. An lse of NaN or +Inf makes its row NaN. Bitwise repeatable, on the CPU for any
+ * number of threads. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_unmerge(tess_backend backend, const tess_tensor *o_whole,
+                                  const tess_tensor *lse_whole, const tess_tensor *o_kept,
+                                  const tess_tensor *lse_kept, const tess_tensor *o_rest,
+                                  const tess_tensor *lse_rest, tess_error *error,
+                                  tess_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
  * 6. Choosing what is listed: pooled blocks, their scores, columns

@@ -18,8 +18,9 @@ enum {
     USES_O_REST = 256,  /* if the problem has one */
     USES_D_O = 512,
     USES_D_LSE = 1024,
-    USES_DELTA = 2048,    /* read: in place of o, where it is given */
-    USES_GRADIENTS = 4096 /* all that the problem names */
+    USES_DELTA = 2048,     /* read: in place of o, where it is given */
+    USES_GRADIENTS = 4096, /* all that the problem names */
+    USES_BASE = 8192       /* read, where the run has one */
 };
 
 /* Tensors that a call uses. Arguments that its plan's problem has no use for are refused in any call. */

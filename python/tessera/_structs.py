@@ -68,6 +68,11 @@ TESS_GRADIENT_V = 4
 TESS_GRADIENT_ALIBI = 8
 TESS_GRADIENT_SINK = 16
 
+# tess_base
+TESS_BASE_NONE = 0
+TESS_BASE_MERGE = 1
+TESS_BASE_ADD = 2
+
 # tess_form
 TESS_INDICES = 0
 TESS_BLOCK_ROWS = 1
@@ -262,6 +267,10 @@ class Arguments(Structure):
         ("q_rope", c_void_p),
         ("k_rope", c_void_p),
         ("page_table_stride", c_int64),
+        ("base", c_int),
+        ("base_o", c_void_p),
+        ("base_lse", c_void_p),
+        ("beta", c_double),
     ]
 
 
@@ -474,6 +483,7 @@ FUNCTIONS = {
     "tess_softmax": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_spmm": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_merge": (c_int, [c_int, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "tess_unmerge": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_pool": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_pool_score": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_columns_convert": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
@@ -507,6 +517,7 @@ STREAMED = {
     "tess_softmax",
     "tess_spmm",
     "tess_merge",
+    "tess_unmerge",
     "tess_pool",
     "tess_pool_score",
     "tess_columns_convert",

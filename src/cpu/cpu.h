@@ -37,8 +37,9 @@
     CPU_DECLARE_STEM(gradient_rows, level)
 CPU_LEVELS(CPU_DECLARE)
 
-/* Merging, at every level (forward/merge.c). */
+/* Merging and unmerging, at every level (forward/merge.c). */
 tess_status cpu_merge(const struct merge_args *args, tess_error *error);
+tess_status cpu_unmerge(const struct merge_args *args, tess_error *error);
 
 /* Choosing columns, at every level (select/select.c). */
 tess_status cpu_select(const struct select_args *args, tess_error *error);

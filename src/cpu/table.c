@@ -391,6 +391,7 @@ static const struct backend backend = {
                .synchronize = synchronize},
     .fill = {.run = cpu_fill},
     .call = {.merge = cpu_merge,
+             .unmerge = cpu_unmerge,
              .select = cpu_select,
              .pool = cpu_pool,
              .score = cpu_score,

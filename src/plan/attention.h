@@ -20,6 +20,10 @@ struct attention_operands {
     const int32_t *page_table;    /* [batch] rows, table_stride entries apart; NULL: not paged */
     int64_t pages, table_stride;
     float *scores; /* staged */
+    /* A base that fused kernels start from; base_o.data NULL: none. base_lse.data NULL: o is base_o and beta
+     * times the run's own, else the base is one more part. base_o may be o. */
+    struct view base_o, base_lse;
+    double beta;
 };
 
 /* Statistics of each query that the pass over delta leaves for the passes after it, [batch * heads_q][n_q]

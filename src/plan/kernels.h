@@ -329,7 +329,7 @@ struct fill_job {
     tess_stream stream;
 };
 
-/* Arguments of tess_merge, checked. */
+/* Arguments of tess_merge, checked; of tess_unmerge, whose parts are the whole and the kept. */
 struct merge_args {
     int64_t parts;
     const tess_tensor *const *o, *const *lse; /* [parts] */
@@ -413,6 +413,7 @@ struct fill_services {
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    tess_status (*unmerge)(const struct merge_args *args, tess_error *error);
     tess_status (*select)(const struct select_args *args, tess_error *error);
     tess_status (*pool)(const struct pool_args *args, tess_error *error);
     tess_status (*score)(const struct score_args *args, tess_error *error);
