@@ -766,7 +766,7 @@ typedef struct tess_arguments {
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * Runs the plan's operation: attention, q, k, v to o and lse; its backward, q, k, v, lse,
+ * Runs the plan's operation: attention, q, k, v and a base if given to o and lse; its backward, q, k, v, lse,
  * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
  * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
  * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one

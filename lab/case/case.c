@@ -34,6 +34,7 @@ static const char *const fill_words[] = {"normal",  "positive", "large", "huge",
 static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
+static const char *const base_words[] = {"none", "merge", "add", NULL}; /* tess_base */
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
 static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "mask", NULL};
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
@@ -93,6 +94,8 @@ static const struct key keys[] = {
     {"k0", LETTERS, FIELD(k0), 0, shares_letters, "of K; b is pages where there are some; none"},
     {"v0", LETTERS, FIELD(v0), 0, shares_letters, "of V, as k0; none"},
     {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
+    {"base", WORD, FIELD(base), 0, base_words,
+     "drawn outputs that runs start from: merge, add; none"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
@@ -292,6 +295,16 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
     return 0;
 }
 
+/* Rules of a base. */
+static int complete_base(struct lab_case *c, char why[LAB_WHY]) {
+    if (c->base == TESS_BASE_NONE)
+        return 0;
+    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
+        return refuse(why, "base goes with pipeline=fused,op=attention");
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
 /* Rules of strides of 0. */
 static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
     if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
@@ -356,7 +369,8 @@ static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY
                       (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_shares(c, why))
+    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_base(c, why) ||
+        complete_shares(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
@@ -495,6 +509,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",vink=1");
     if (c->rope)
         put(&p, ",rope=%lld", (long long)c->rope);
+    if (c->base)
+        put(&p, ",base=%s", base_words[c->base]);
     put_letters(&p, "q0", shares_letters[0], c->q0);
     put_letters(&p, "k0", shares_letters[0], c->k0);
     put_letters(&p, "v0", shares_letters[0], c->v0);

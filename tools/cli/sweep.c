@@ -154,6 +154,13 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     c->out32 = draw_chance(r, 0.3);
 }
 
+void draw_base(struct lab_case *c, struct draw *r) {
+    if (lab_case_backward(c) || !draw_chance(r, 0.15))
+        return;
+    c->base = draw_chance(r, 0.5) ? TESS_BASE_MERGE : TESS_BASE_ADD;
+    c->pipeline = TESS_FUSED;
+}
+
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)draw_below(r, LAB_PADDED + 1);
@@ -179,6 +186,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     draw_modifiers(c, r);
     draw_backward(c, r);
     draw_shares(c, r);
+    draw_base(c, r);
 }
 
 static struct lab_case sweep_pattern_case(uint64_t seed, int64_t number) {
