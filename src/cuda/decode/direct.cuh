@@ -129,7 +129,7 @@ template <class base> struct direct_shape : base {
     static constexpr int BYTES = ENTRIES + (int)sizeof(struct direct_entries);
     static_assert(base::M == 16 && !base::SPLIT, "rows of one group");
     static_assert(4 * 16 * (base::DV + PAD * MOST) <= base::STAGES * base::STAGE, "O in the ring");
-    static_assert(4 * 16 * (MOST + 1) <= 4 * base::M * base::S_PITCH, "weights where S was");
+    static_assert(4 * 16 * (MOST + 2) <= 4 * base::M * base::S_PITCH, "weights where S was");
 };
 
 /* ---- partial results ---- */
@@ -184,7 +184,7 @@ DEVICE void direct_push(char *memory, uint32_t shared,
 }
 
 /* Weights of parts, 2^(m_part - m), of each row, once m and l of all parts are there; lse; and waits for O of those
- * that send any (direct_push). weights: [parts][16], then kept / l of each row. */
+ * that send any (direct_push). weights: [parts][16], then the shares of O and of a base of each row. */
 template <class shape>
 DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_params &p,
                          const struct decode_item &item) {
@@ -210,11 +210,16 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
             sent += __any_sync(WARP_ALL, of_part.x > -INFINITY);
         }
         const struct decode_row at = decode_row_of(p, item, row);
-        const float below = at.is ? modify_denominator(p.run.modify, at.of_head, m, l) : 1;
-        if (threadIdx.x < 16) {
-            weights[parts * 16 + row] = l == 0 ? 0 : __fdividef(p.run.modify.kept, below);
-            if (at.is && cluster_rank() == 0)
-                attention_store_lse(p.run, item.batch, at.of_head, item.row + at.query, m, l);
+        if (threadIdx.x < 16 && at.is) {
+            const int32_t query = item.row + at.query;
+            const float below = modify_denominator(p.run.modify, at.of_head, m, l);
+            struct base_shares shares = {l != 0 ? __fdividef(p.run.modify.kept, below) : 0, 0};
+            if (p.run.base.o.data)
+                shares = base_join(p.run, item.batch, at.of_head, query, m, l);
+            weights[parts * 16 + row] = shares.own;
+            weights[parts * 16 + 16 + row] = shares.base;
+            if (cluster_rank() == 0)
+                attention_store_lse(p.run, item.batch, at.of_head, query, m, l);
         }
         if (threadIdx.x == 0)
             barrier_arrive_expect_tx(shared + shape::FULL,
@@ -245,13 +250,21 @@ DEVICE void direct_combine(const char *memory, const struct decode_params &p,
         for (int part = 0; part < parts; part++) {
             const float w = weights[part * 16 + r];
             const float2 x = *reinterpret_cast<const float2 *>(from + part * share);
-            /* Where the weight is 0, the part may have sent nothing. */
+            /* A part whose weight is 0 may have sent nothing. */
             sum.x += w > 0 ? w * x.x : 0, sum.y += w > 0 ? w * x.y : 0;
         }
-        const float factor = weights[parts * 16 + r];
-        decode_store_pair<T, false>(p, decode_o_at(p, item, row) + dim,
-                                    factor == 0 ? float2{0, 0}
-                                                : float2{sum.x * factor, sum.y * factor});
+        const float own_share = weights[parts * 16 + r], base = weights[parts * 16 + 16 + r];
+        const int32_t query = item.row + row.query;
+        sum = own_share == 0 ? float2{0, 0} : float2{sum.x * own_share, sum.y * own_share};
+        if (base != 0) {
+            const float2 x = decode_load_pair<T>(
+                decode_row_at(p.run.base.o, item.batch, row.of_head, query, dim, p.o_f32), 0,
+                p.o_f32);
+            sum = {fmaf(base, x.x, sum.x), fmaf(base, x.y, sum.y)};
+        }
+        decode_store_pair<T>(p.run,
+                             decode_row_at(p.run.o, item.batch, row.of_head, query, dim, p.o_f32),
+                             0, p.o_f32, sum);
     }
 }
 
