@@ -10,8 +10,9 @@
 
 struct call call_run(tess_operation operation, const char *function) {
     static const struct call runs[] = {
-        [TESS_ATTENTION] = {USES_Q | USES_K | USES_V | USES_BIAS | USES_WEIGHTS | USES_BASE,
-                            USES_O | USES_O_REST | USES_LSE, NULL},
+        [TESS_ATTENTION] = {USES_Q | USES_K | USES_V | USES_BIAS | USES_WEIGHTS | USES_BASE |
+                                USES_REFERENCE,
+                            USES_O | USES_O_REST | USES_LSE | USES_SUMS, NULL},
         [TESS_ATTENTION_BACKWARD] = {USES_Q | USES_K | USES_V | USES_O | USES_O_REST | USES_LSE |
                                          USES_BIAS | USES_WEIGHTS | USES_D_O | USES_D_LSE |
                                          USES_DELTA,
@@ -40,7 +41,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
 /* ---- tensors ---- */
 
 enum { WHEN_READ = 1, WHEN_WRITTEN = 2 };
-enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE };
+enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE, DIM_KEYS };
 
 /* A tensor of calls: where it is given, where its view goes, and what it must be. */
 static const struct operand {
@@ -48,7 +49,9 @@ static const struct operand {
     size_t given, view; /* places in tess_arguments and in union operands */
     int use;            /* USES_... flags */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
-    enum dim dim;     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32, else of the problem's type */
+    /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32; DIM_KEYS: n_kv, of sum_type, a row for each group of queries;
+     * else of the problem's type */
+    enum dim dim;
     int optional;     /* when it may be NULL: of WHEN_... */
     int or_f32;       /* when it may be f32 as well: of WHEN_... */
     int64_t gradient; /* which of TESS_GRADIENT_... it is, 0: none */
@@ -66,6 +69,8 @@ static const struct operand {
     {FORWARD(o_rest), USES_O_REST, 0, DIM_V, 0, 0, 0},
     {FORWARD(base_o), USES_BASE, 0, DIM_V, 0, 0, 0},
     {FORWARD(base_lse), USES_BASE, 0, DIM_ONE, 0, 0, 0},
+    {FORWARD(lse_reference), USES_REFERENCE, 0, DIM_ONE, 0, 0, 0},
+    {FORWARD(column_sums), USES_SUMS, 0, DIM_KEYS, 0, 0, 0},
     {GRADIENT(d_o), USES_D_O, 0, DIM_V, 0, 0, 0},
     {GRADIENT(d_lse), USES_D_LSE, 0, DIM_ONE, WHEN_READ, 0, 0},
     {GRADIENT(delta), USES_DELTA, 0, DIM_ONE, WHEN_READ, 0, 0},
@@ -136,6 +141,9 @@ static int operand_declared(const struct operand *operand, const struct problem 
         return p->o_rest;
     case USES_BASE:
         return a->base == TESS_BASE_MERGE || (a->base == TESS_BASE_ADD && operand->dim == DIM_V);
+    case USES_REFERENCE:
+    case USES_SUMS:
+        return p->sum_rows > 0;
     case USES_D_O:
     case USES_D_LSE:
     case USES_DELTA:
@@ -148,6 +156,7 @@ static int operand_declared(const struct operand *operand, const struct problem 
 static tess_type operand_type(const struct operand *operand, const struct problem *p) {
     const tess_type k = operand->dim == DIM_ROPE ? p->caches.k_rope_type : p->caches.k_type;
     return operand->dim == DIM_ONE               ? TESS_F32
+           : operand->dim == DIM_KEYS            ? p->sum_type
            : operand->use == USES_K              ? k
            : operand->use == USES_V              ? p->caches.v_type
            : operand->use & (USES_O | USES_BASE) ? p->o_type
@@ -157,18 +166,22 @@ static tess_type operand_type(const struct operand *operand, const struct proble
 /* pages: of paged keys and values; d_q: dims of q's view. */
 static struct tensor_rule operand_rule(const struct operand *operand, const struct problem *p,
                                        int when, int64_t pages, int64_t d_q) {
-    const int64_t dims[] = {[DIM_QK] = p->d_qk,        [DIM_Q] = d_q,    [DIM_K] = problem_d_k(p),
-                            [DIM_ROPE] = p->rope_dims, [DIM_V] = p->d_v, [DIM_ONE] = 1};
+    const int64_t dims[] = {
+        [DIM_QK] = p->d_qk, [DIM_Q] = d_q, [DIM_K] = problem_d_k(p), [DIM_ROPE] = p->rope_dims,
+        [DIM_V] = p->d_v,   [DIM_ONE] = 1, [DIM_KEYS] = p->n_kv};
+    const int sums = operand->dim == DIM_KEYS;
+    const int64_t rows = sums ? (p->n_q + p->sum_rows - 1) / p->sum_rows : p->n_q;
     const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[operand->dim]};
     const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
                               dims[operand->dim]};
-    const int64_t queries[4] = {p->batch, p->heads_q, p->n_q, dims[operand->dim]};
+    const int64_t queries[4] = {p->batch, p->heads_q, rows, dims[operand->dim]};
     const int64_t *size = !operand->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
     return (struct tensor_rule){
         .name = operand->name,
         .type = operand_type(operand, p),
         .size = {size[0], size[1], size[2], size[3]},
-        .alignment = operand->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
+        .alignment =
+            operand->dim == DIM_ONE || sums ? 1 : p->alignment, /* no less than an element */
         .output = when == WHEN_WRITTEN,
         .or_f32 = (operand->or_f32 & when) != 0,
         .of_keys = operand->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
@@ -361,5 +374,6 @@ tess_status arguments_take(struct kernel_args *out, union operands *operands, co
                          workspace_size);
     out->workspace = a.workspace;
     out->image = a.image;
-    return image_check(plan, a.image, a.image_size, function, error);
+    return call->reads & USES_LISTS ? TESS_OK
+                                    : image_check(plan, a.image, a.image_size, function, error);
 }

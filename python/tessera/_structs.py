@@ -45,6 +45,7 @@ TESS_STAGE_GRADIENT_KEYS = 5
 TESS_STAGE_GRADIENT_ROWS = 6
 TESS_STAGE_SOFTMAX_BACKWARD = 7
 TESS_STAGE_SPMM_TRANSPOSED = 8
+TESS_STAGE_COLUMN_SUMS = 9
 
 # tess_pipeline
 TESS_FUSED = 0
@@ -219,6 +220,8 @@ class Problem(Structure):
         ("k_rope_type", c_int),
         ("o_f32", c_int64),
         ("strict", c_int64),
+        ("sum_rows", c_int64),
+        ("sum_type", c_int),
     ]
 
 
@@ -271,6 +274,8 @@ class Arguments(Structure):
         ("base_o", c_void_p),
         ("base_lse", c_void_p),
         ("beta", c_double),
+        ("lse_reference", c_void_p),
+        ("column_sums", c_void_p),
     ]
 
 
@@ -290,6 +295,7 @@ class PlanInfo(Structure):
         ("packed_queries", c_int64),
         ("bytes", c_int64),
         ("fill_run_exact", c_int64),
+        ("fill_run_direct", c_int64),
     ]
 
 
@@ -384,6 +390,9 @@ class Selection(Structure):
         ("n_q", c_int64),
         ("row_k", c_void_p),
         ("lengths", c_void_p),
+        ("n_kv", c_int64),
+        ("keep", c_void_p),
+        ("keep_rows", c_int64),
     ]
 
 

@@ -27,6 +27,7 @@
     tess_status cpu_##stem##_##level(const struct kernel_args *args, tess_error *error);
 #define CPU_DECLARE(level)                                                                         \
     CPU_DECLARE_STEM(attention, level)                                                             \
+    CPU_DECLARE_STEM(column_sums, level)                                                           \
     CPU_DECLARE_STEM(sddmm, level)                                                                 \
     CPU_DECLARE_STEM(softmax, level)                                                               \
     CPU_DECLARE_STEM(spmm, level)                                                                  \

@@ -14,6 +14,7 @@ struct modifier_operands {
 struct attention_operands {
     struct modifier_operands modifiers;
     struct view q, k, v, o, lse, o_rest;
+    struct view lse_reference, column_sums; /* data NULL: the problem has no sum_rows */
     /* The last rope_dims dims; q_rope lies in q where a run is given none. data NULL: rope_dims is 0. */
     struct view q_rope, k_rope;
     struct view k_scale, v_scale; /* f32, data NULL: none; as k and v */

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_DECODE_STORE_CUH
 #define TESSERA_CUDA_DECODE_STORE_CUH
 
+#include "decode/keys.cuh"
 #include "decode/step.cuh"
 #include "work/base.cuh"
 
@@ -64,6 +65,18 @@ template <class T> DEVICE float2 decode_load_pair(const char *row, int d, bool w
                 : mma_unpack(*reinterpret_cast<const uint32_t *>(row + 2 * d), T());
 }
 
+/* Stores two elements from the d-th on likewise. */
+template <class T>
+DEVICE void decode_store_pair(const struct attention_params &run, char *row, int d, bool wide,
+                              const float2 &x) {
+    if (wide)
+        *reinterpret_cast<float2 *>(row + 4 * d) = x;
+    else
+        *reinterpret_cast<uint32_t *>(row + 2 * d) =
+            mma_pack(mean_in_range(x.x, run.modify.mean_below, T()),
+                     mean_in_range(x.y, run.modify.mean_below, T()), T());
+}
+
 /* Rows of o are whole 16-byte pieces: d_v is a multiple of 8. Rows that list nothing are 0: their sums
  * of 0 x V may be NaN. */
 template <class shape>
@@ -105,24 +118,15 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
                 const float2 joins = decode_load_pair<T>(base, 8 * d, wide);
                 two = {fmaf(shares.base, joins.x, two.x), fmaf(shares.base, joins.y, two.y)};
             }
-            if (wide)
-                *reinterpret_cast<float2 *>(to + 32 * d) = two;
-            else
-                *reinterpret_cast<uint32_t *>(to + 16 * d) =
-                    mma_pack(mean_in_range(two.x, run.modify.mean_below, T()),
-                             mean_in_range(two.y, run.modify.mean_below, T()), T());
+            decode_store_pair<T>(run, to, 8 * d, wide, two);
         }
     }
 }
 
 template <class shape>
-DEVICE void decode_finish(const struct decode_params &p, const struct decode_item &item,
-                          struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
-    }
+DEVICE void
+decode_finish(const struct decode_params &p, const struct decode_item &item,
+              const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     if (item.parts > 1)
         decode_store_partial<shape>(p, item, state);
     else

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_SM90_CONSUMER_STEPS_CUH
 #define TESSERA_CUDA_SM90_CONSUMER_STEPS_CUH
 
+#include "forward/sm90/column_sums.cuh"
 #include "forward/sm90/modify.cuh"
 
 /* ---- ping-pong scheduling ---- */
@@ -179,10 +180,14 @@ DEVICE void sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor 
     if (shape::MODIFIED)
         sm90_modify_scores(w, cursor, p);
     if (!sm90_mask_scores<FIRST>(w, cursor, p)) {
+        if constexpr (shape::SUMMED) /* rows past the tile's: zeros, but others wait for them */
+            sm90_sums_step<FIRST>(w, cursor, p);
         sm90_clear_probs<shape>(w.probs);
         return;
     }
     const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
+    if constexpr (shape::SUMMED)
+        sm90_sums_step<FIRST>(w, cursor, p);
     if (shape::MODIFIED)
         sm90_drop(w, p);
     if (!FIRST && moved)
@@ -229,6 +234,8 @@ DEVICE void sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm9
     const bool some =
         MASKED ? sm90_mask_scores<FIRST>(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
     const bool moved = some && sm90_softmax<T>(w.s, w.state, factor, scale);
+    if constexpr (shape::SUMMED)
+        sm90_sums_step<FIRST>(w, cursor, p);
     if (MASKED && shape::MODIFIED && some)
         sm90_drop(w, p);
     wgmma_wait<0>();
