@@ -262,19 +262,19 @@ DEVICE void sm90_step(struct sm90_fragments<shape> &w, bool add, const sm90_curs
 }
 
 /* The second step of an item, with the epilogue of the item before under its Q K^T. Where the step may
- * have masks: that epilogue alone. */
+ * have masks: that epilogue alone. So too with a base, which is joined where registers hold no scores. */
 template <class T, class shape>
 DEVICE void sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
                               const struct attention_params &p, float scale) {
-    if (cursor.at < cursor.whole) {
+    if (cursor.at < cursor.whole && !p.base.o.data) {
         sm90_pingpong_wait<shape>(cursor);
         sm90_step_scores<T, shape>(w.s, cursor);
-        sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - 1, w.o, w.done);
+        sm90_store<T, shape, shape::SOURCE, false>(p, cursor, cursor.job - 1, w.o, w.done);
         wgmma_fence_operand(w.o);
         sm90_step_begun<T, false, false>(w, false, cursor, p, scale);
         cursor.at++, cursor.step++;
     } else {
-        sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - 1, w.o, w.done);
+        sm90_store<T, shape, shape::SOURCE, true>(p, cursor, cursor.job - 1, w.o, w.done);
     }
 }
 
@@ -413,8 +413,8 @@ DEVICE void sm90_consume(char *memory, uint32_t shared, int consumer,
             continue;
         }
         sm90_pv_serial<T>(w, cursor, add);
-        sm90_store<T, shape, shape::SOURCE>(p, cursor, cursor.job - (shape::Q_STAGES > 1), w.o,
-                                            w.state);
+        sm90_store<T, shape, shape::SOURCE, true>(p, cursor, cursor.job - (shape::Q_STAGES > 1),
+                                                  w.o, w.state);
         if (shape::Q_STAGES == 1)
             more = sm90_begin_item(w, cursor, p);
         if (!more) {
