@@ -99,7 +99,7 @@ static const struct key keys[] = {
     {"form", WORD, FIELD(form), 0, form_words,
      "indices, rows, bits, ranges or mask (of a pattern, too); indices"},
     {"select", TEXT, FIELD(select), 0, NULL,
-     "lists by scores: topk(K) or threshold(X), +first(N), +last(N); none"},
+     "of scores: topk(K) or threshold(X), +first(N), +last(N); none"},
     {"entries", LETTERS, FIELD(entries), 0, entry_letters,
      "topk: how lists are drawn, letters (semantics.md); ascending"},
     {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
