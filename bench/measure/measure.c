@@ -215,7 +215,7 @@ static const char *time_all(struct measuring *m) {
 
 static void name_kernels(struct bench_result *r, const tess_plan *plan) {
     size_t used = 0;
-    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM_TRANSPOSED; s++) {
+    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_COLUMN_SUMS; s++) {
         const char *name = tess_plan_kernel(plan, (tess_stage)s);
         if (name && used < sizeof r->kernel)
             used += (size_t)snprintf(r->kernel + used, sizeof r->kernel - used, "%s%s",

@@ -61,6 +61,7 @@ void bench_result_take(struct bench_result *r, const struct bench_times *times);
 struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
+    tess_tensor reference, sums;                          /* column sums */
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
     tess_tensor views[LAB_CACHE_VIEWS];                   /* second views and scales of caches */
     void *workspace, *image;

@@ -76,6 +76,9 @@ static const struct key keys[] = {
     {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
     {"sink", NUMBER, FIELD(sink), 1, NULL, "1: a sink for each head; 0"},
     {"dropout", REAL, FIELD(dropout), 0, NULL, "share of the weights that is dropped; 0"},
+    {"sums", NUMBER, FIELD(sum_rows), MAX_TOKENS, NULL,
+     "queries of a group of column sums; 0, none"},
+    {"sumtype", WORD, FIELD(sum_type), 0, type_words, "of column sums: f32 or bf16; f32"},
     {"op", WORD, FIELD(operation), 0, operation_words, "attention or backward; attention"},
     {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
      "backward: of q, k, v, a (slopes), s (sinks); qkv"},
@@ -364,6 +367,10 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sink=1");
     if (c->dropout > 0)
         put(&p, ",dropout=%.17g", c->dropout);
+    if (c->sum_rows)
+        put(&p, ",sums=%lld", (long long)c->sum_rows);
+    if (c->sum_type)
+        put(&p, ",sumtype=%s", type_words[c->sum_type]);
     if (lab_case_backward(c))
         print_backward(&p, c);
     if (c->out32)

@@ -19,6 +19,8 @@
  *     tile=ROWS, split=KEYS         fused: tile_rows and part_keys of the problem (default 0)
  *     softcap=C, alibi=1, sink=1, dropout=P
  *                                   score modifiers, see modifiers.h (default 0, none)
+ *     sums=ROWS                     queries of a group of column sums (default 0, none)
+ *     sumtype=f32|bf16              their type (default f32)
  *     op=attention|backward         what is computed (default attention)
  *     grads=LETTERS                 backward: gradients of q, k, v, a (slopes) and s (sinks); those
  *                                   of q, k and v by default
@@ -125,7 +127,9 @@ struct lab_case {
     double scale;
     int64_t tile_rows, part_keys;
     double softcap, dropout;
-    int64_t alibi, sink;      /* 0 or 1 */
+    int64_t alibi, sink; /* 0 or 1 */
+    int64_t sum_rows;    /* 0: no column sums */
+    tess_type sum_type;
     tess_operation operation; /* and what the backward alone has: */
     int64_t gradients;        /* TESS_GRADIENT_..., 0: of q, k and v */
     int64_t d_lse, o_rest;    /* 0 or 1 */

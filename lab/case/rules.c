@@ -63,6 +63,18 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
     return 0;
 }
 
+/* Rules of column sums. */
+static int complete_sums(struct lab_case *c, char why[LAB_WHY]) {
+    if (c->sum_type == TESS_F16 || (c->sum_type && !c->sum_rows))
+        return lab_case_refuse(why, "sumtype is f32 or bf16, and goes with sums=");
+    if (!c->sum_rows)
+        return 0;
+    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
+        return lab_case_refuse(why, "sums goes with pipeline=fused,op=attention");
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
 /* Rules of strides of 0. */
 static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
     if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
@@ -166,7 +178,8 @@ int lab_case_complete(struct lab_case *c, const char *const *given, char why[LAB
                                (long long)c->align);
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return lab_case_refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, given, why) || complete_caches(c, why) || complete_shares(c, why))
+    if (complete_backward(c, given, why) || complete_caches(c, why) || complete_sums(c, why) ||
+        complete_shares(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||

@@ -112,8 +112,9 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
             snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
             return -1;
         }
-    if (lab_modifiers_make(&s->modifiers, c) || lab_given_make(&s->given, c) ||
-        lab_wanted_make(&s->wanted, c) || lab_cache_make(&s->cache, &cache)) {
+    if (lab_modifiers_make(&s->modifiers, c) || lab_sums_make(&s->sums, c) ||
+        lab_given_make(&s->given, c) || lab_wanted_make(&s->wanted, c) ||
+        lab_cache_make(&s->cache, &cache)) {
         snprintf(why, LAB_WHY, "out of memory for the modifiers, gradients and cache of this case");
         return -1;
     }
@@ -133,6 +134,7 @@ void lab_setting_free(struct lab_setting *s) {
         lab_tensor_free(all[t]);
     lab_listed_free(&s->listed);
     lab_modifiers_free(&s->modifiers);
+    lab_sums_free(&s->sums);
     lab_cache_free(&s->cache);
     lab_given_free(&s->given);
     lab_wanted_free(&s->wanted);
@@ -150,6 +152,7 @@ struct lab_run lab_setting_run(struct lab_setting *s, const struct lab_planned *
                             .lse = &s->lse,
                             .modifiers = &s->modifiers,
                             .cache = &s->cache,
+                            .sums = &s->sums,
                             .given = backward ? &s->given : NULL,
                             .wanted = backward ? &s->wanted : NULL};
 }

@@ -57,19 +57,25 @@ static cudaError_t merge_launch_types(const struct merge_params *p, cudaStream_t
                             dim3(32 * MERGE_WARPS), arguments, 0, stream);
 }
 
-template <class In>
-static cudaError_t merge_launch_from(const struct merge_params *p, tess_type out,
-                                     cudaStream_t stream) {
-    return out == TESS_F32   ? merge_launch_types<In, float>(p, stream)
-           : out == TESS_F16 ? merge_launch_types<In, __half>(p, stream)
-                             : merge_launch_types<In, __nv_bfloat16>(p, stream);
+/* Calls take(In(), Out()) for the types of the parts' o and of o_out. */
+template <class In, class takes>
+static inline cudaError_t merge_types_from(tess_type out, const takes &take) {
+    return out == TESS_F32   ? take(In(), float())
+           : out == TESS_F16 ? take(In(), __half())
+                             : take(In(), __nv_bfloat16());
+}
+template <class takes>
+static inline cudaError_t merge_types(tess_type in, tess_type out, const takes &take) {
+    return in == TESS_F32   ? merge_types_from<float>(out, take)
+           : in == TESS_F16 ? merge_types_from<__half>(out, take)
+                            : merge_types_from<__nv_bfloat16>(out, take);
 }
 
 static inline cudaError_t merge_launch(const struct merge_params *p, tess_type in, tess_type out,
                                        cudaStream_t stream) {
-    return in == TESS_F32   ? merge_launch_from<float>(p, out, stream)
-           : in == TESS_F16 ? merge_launch_from<__half>(p, out, stream)
-                            : merge_launch_from<__nv_bfloat16>(p, out, stream);
+    return merge_types(in, out, [&](auto from, auto to) {
+        return merge_launch_types<decltype(from), decltype(to)>(p, stream);
+    });
 }
 
 #endif

@@ -34,6 +34,8 @@ struct attention_image {
 struct attention_params {
     struct attention_image image;
     struct rows_view q, k, v, o, lse;
+    struct rows_view reference, column_sums; /* views of kernels that write column sums */
+    tess_type sum_type;
     float *slots;
     int64_t n_items, n_combines; /* at most: what grids are sized by */
     int32_t granule_bits;        /* log2 of the granule's size */

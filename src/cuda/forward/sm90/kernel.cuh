@@ -31,6 +31,8 @@ DEVICE void sm90_produce(char *memory, uint32_t shared, const struct attention_p
         early_wait();
         if (sm90_rank<shape>() == 0)
             sm90_store_empty<T, shape>(p, load, begin, end, warp - 2, 2);
+        if constexpr (shape::SUMMED)
+            sm90_sums_items<shape>(memory, p, load, shared, warp - 2, begin, end);
         if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::CONSUMERS)
             sm90_store_items<T, shape, SOURCE>(memory, p, maps, load, shared, warp - 2, begin, end);
     } else if (warp == 0) {
@@ -89,6 +91,26 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code
                 : launch_early((const void *)kernel, dim3((unsigned)p->workers * shape::CTAS),
                                shape::THREADS, shape::BYTES, arguments, stream, shape::CTAS);
+}
+
+/* NULL, or why a launch with column sums, whose producers have no warp left to gather, does not take the tensors. */
+static inline const char *attention_sm90_sums_refused(const struct attention_params *p,
+                                                      tess_type type) {
+    struct sm90_maps maps = {};
+    const bool made = type == TESS_F16 ? sm90_maps_make(&maps, p, __half())
+                                       : sm90_maps_make(&maps, p, __nv_bfloat16());
+    return p->tma && made ? NULL : "TMA cannot address these tensors";
+}
+
+template <class T, class shape>
+static cudaError_t attention_sm90_launch_sums(const struct attention_params *p,
+                                              cudaStream_t stream) {
+    struct sm90_maps maps = {};
+    maps.tma_q = sm90_maps_make(&maps, p, T());
+    maps.tma_o = sm90_map_make_o(&maps.o, p, T());
+    const cudaError_t code =
+        attention_sm90_launch_from<T, shape, SM90_TMA, false>(p, &maps, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 template <class T, class shape>
