@@ -239,7 +239,7 @@ static int read_item(struct lab_case *c, char *item, const char *given[N_KEYS + 
         given[n] = keys[k].name;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[360] = "";
+    char names[400] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
