@@ -34,7 +34,7 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
 }
 
 #define LAUNCH_CLUSTER_SURE 8  /* CTAs of a cluster that every device has room for */
-#define LAUNCH_CLUSTER_MOST 16 /* where launch_clusters_large was asked, and the device has room */
+#define LAUNCH_CLUSTER_MOST 16 /* after launch_clusters_large, on devices that have room */
 
 /* CTAs of a cluster at most, of a kernel with so many threads and bytes of shared memory. `answers` belongs to the
  * kernel, and keeps two bits for each of the first 32 devices. */
