@@ -15,7 +15,7 @@
  * MLP with activations cached likewise would stand behind it in `full` and `sparse`. To build it:
  *
  *     cc denoise.c $(pkg-config --cflags --libs tessera) -lm
- *     cc -DDENOISE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
+ *     cc -DEXAMPLE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  *     ./a.out data/minilm.safetensors [DRIFT]
  *
  * Answers 0 if steps differ from dense ones by little, by nothing more in 50 steps without drift, and column sums by
@@ -177,7 +177,7 @@ typedef void kind_of_step(tess_backend backend, tess_stream stream);
 enum { FULL, SPARSE, DENSE, KINDS };
 static kind_of_step *const kinds[KINDS] = {full, sparse, dense};
 
-#ifdef DENOISE_CUDA
+#ifdef EXAMPLE_CUDA
 #include <cuda_runtime_api.h>
 
 static const tess_backend backend = TESS_CUDA;

@@ -826,6 +826,7 @@ typedef struct tess_plan_info {
     int64_t packed_queries; /* listed by the key tiles, each once a tile */
     int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
     int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
+    int64_t fill_run_direct; /* 1: tess_plan_fill_run takes distinct indices without an image */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -1030,14 +1031,19 @@ TESS_DEFINE_INIT(tess_fill_report)
  * and lse are those of the two calls (tess_plan_info).
  *
  *   pattern    lists as they are when the stream reaches them
- *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory; or NULL, see below
  *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
  *              image: what tess_plan_report reads, on CUDA by a copy on the host
  *   arguments  those of a run; their image is NULL
  *
+ * Without an image, where tess_plan_info says fill_run_direct: the kernel reads the lists itself, in one launch.
+ * DISTINCT is promised then, and there is no report. Keys, o and lse are those of fill and run to rounding: sums
+ * have another order, which the plan and the device fix.
+ *
  * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
  * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
- * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ * also where arguments have an image, and for an image of NULL where the plan, the promises or a report do not
+ * allow it. Where the problem is strict and a list has a fault, nothing runs.
  */
 TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
                                         void *image, size_t image_size, void *report,
@@ -1293,16 +1299,20 @@ typedef enum tess_select_mode {
  *               row's largest count as 0
  *   keep_first, keep_last
  *               so many of the first and of the last columns that a row has today come before all
- *               others, whatever their scores
+ *               others, whatever their scores; of these the lowest first
  *   block_q, block_kv
  *               queries of a row and keys of a column, for lengths and causal; 0: 1
  *   causal      1: a row has columns up to that of its last query alone, which stands at key position
  *               i + length - n_q
  *   n_q         queries, for causal; 0: rows * block_q
  *   row_k       EXACT: int32 [batch][heads][rows], k of each row, in the place of k; NULL: k
- *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: all
+ *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: n_kv
+ *   n_kv        keys, where the last column has fewer; 0: n * block_kv
+ *   keep        uint64 [keep_rows][ceil(n / 64)], a bit for each column as in TESS_BLOCK_BITS: columns of today
+ *               that come before all others likewise. tess_columns_convert makes bits of a list. NULL: none
+ *   keep_rows   1, rows, or rows of all batches and heads: row r of them all has row r % keep_rows of keep
  *
- * row_k and lengths lie in the memory of the backend.
+ * row_k, lengths and keep lie in the memory of the backend.
  */
 typedef struct tess_selection {
     size_t struct_size;
@@ -1315,6 +1325,9 @@ typedef struct tess_selection {
     int64_t n_q;
     const int32_t *row_k;
     const int32_t *lengths;
+    int64_t n_kv;
+    const uint64_t *keep;
+    int64_t keep_rows;
 } tess_selection;
 TESS_DEFINE_INIT(tess_selection)
 

@@ -23,7 +23,8 @@ enum {
     USES_BASE = 8192,      /* read, where the run has one */
     USES_REFERENCE =
         16384, /* lse of an earlier step, and column sums: where the problem has sum_rows */
-    USES_SUMS = 32768
+    USES_SUMS = 32768,
+    USES_LISTS = 65536 /* lists that the call is given, and no image */
 };
 
 /* Tensors that a call uses. Arguments that its plan's problem has no use for are refused in any call. */

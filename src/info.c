@@ -159,6 +159,7 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.predicted_seconds = tess_plan_predict(plan, -1);
     known.bytes = (int64_t)fmin(plan->filled ? reserve_bytes(plan, -1) : plan->bytes, 0x1p62);
     known.fill_run_exact = plan->filled != NULL;
+    known.fill_run_direct = reserve_direct(plan);
     known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
     known.packed_queries =
         work_copied(keys) ? plan->n_tiles * plan->block_q : listed_keys(&keys->lists);

@@ -37,8 +37,9 @@ struct bench_result {
     double plan_ms, upload_ms; /* CUDA: upload_ms fills the image */
     double predicted_ms;       /* by the plan; on the CPU of one thread, so known for that alone */
     int64_t runs, pairs;
-    double tflops;           /* useful FLOPs over the median: bench_flops */
-    double fill_ms, step_ms; /* topk=: fills alone; fills, each with its run */
+    double tflops; /* useful FLOPs over the median: bench_flops */
+    /* Lists on the device: tess_select, of those that are chosen; fills alone; all of it and the run. */
+    double select_ms, fill_ms, step_ms;
     double stage_ms[BENCH_STAGES];
     double projection_ms, layer_ms; /* projections alone; with the attention after them */
     double over_floor, stage_over_floor[BENCH_STAGES];

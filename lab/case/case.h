@@ -47,6 +47,9 @@
  *                                   more, u in any order, w entries that are not to be (default none:
  *                                   ascending, padding last)
  *     cut=none|causal|window|ahead  of the device pattern (default none)
+ *     select=WORDS                  instead of topk=: block columns are those that tess_select chooses of drawn
+ *                                   scores, see choice.h; form indices or bits
+ *     pattern=SPEC,form=mask        a mask on the device of what the pattern lists
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -136,7 +139,8 @@ struct lab_case {
     int64_t q0, k0, v0;         /* LAB_SHARES_... */
     tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
-    int64_t topk; /* 0: no lists on the device; what follows belongs to them */
+    int64_t topk;    /* 0: no lists on the device are drawn; what follows belongs to them */
+    char select[64]; /* "": none are chosen */
     double valid;
     tess_form form;
     int64_t entries; /* LAB_ENTRIES_... */
@@ -164,7 +168,7 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 /* Whether the case has lists on the device. */
 static inline int lab_case_listed(const struct lab_case *c) {
-    return c->topk > 0;
+    return c->topk > 0 || c->select[0] || c->form == TESS_MASK;
 }
 
 /* Whether the case asks for a backend and pipeline: it names them, or none. Plans of lists on the device

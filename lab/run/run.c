@@ -15,15 +15,21 @@ static int say(char why[LAB_WHY], const char *what, const char *reason) {
 /* ---- plans and their images ---- */
 
 static tess_status fill(const struct lab_planned *p, tess_error *error, tess_stream stream) {
-    return tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
 }
 
-static tess_status fill_run(const struct lab_planned *p, const tess_arguments *a, tess_error *error,
+static tess_status fill_run(const struct lab_run *run, const tess_arguments *a, tess_error *error,
                             tess_stream stream) {
+    const struct lab_planned *p = run->planned;
+    const int direct = run->launch == LAB_DIRECT;
     tess_arguments given = *a;
     given.image = NULL;
-    return tess_plan_fill_run(p->plan, &p->lists, p->place, p->image.size, NULL, &given, error,
-                              stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill_run(p->plan, &p->lists, direct ? NULL : p->place,
+                                       direct ? 0 : p->image.size, NULL, &given, error, stream);
 }
 
 static tess_status image_fill(struct lab_planned *p, tess_error *error) {
@@ -94,7 +100,7 @@ static const char *replay(call *function, const struct lab_run *run, const tess_
     if (why)
         return why;
     const tess_status status = run->planned->listed
-                                   ? fill_run(run->planned, a, error, stream)
+                                   ? fill_run(run, a, error, stream)
                                    : function(run->planned->plan, a, error, stream);
     why = lab_device_graph_end(backend, stream, &graph);
     if (status)
@@ -114,7 +120,7 @@ static const char *launch(call *function, const struct lab_run *run, const tess_
     const char *why = run->launch == LAB_PLAIN ? NULL : lab_device_stream_make(backend, &stream);
     if (why)
         return why;
-    if (run->launch == LAB_GRAPH)
+    if (run->launch == LAB_GRAPH || run->launch == LAB_DIRECT)
         why = replay(function, run, a, error, stream);
     else if (function(run->planned->plan, a, error, stream) != TESS_OK)
         why = error->message;

@@ -35,8 +35,8 @@ tess_status lab_planned_reserve(struct lab_planned *planned, const tess_problem 
 void lab_planned_free(struct lab_planned *planned);
 
 /* On the default stream; on one that does not wait for it; recorded there as a graph and replayed
- * twice. The CPU knows the first alone. */
-enum lab_launch { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
+ * twice, filling the image; likewise without an image. The CPU knows the first alone. */
+enum lab_launch { LAB_PLAIN, LAB_STREAM, LAB_GRAPH, LAB_DIRECT };
 
 struct lab_run {
     const struct lab_planned *planned;

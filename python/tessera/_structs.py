@@ -295,6 +295,7 @@ class PlanInfo(Structure):
         ("packed_queries", c_int64),
         ("bytes", c_int64),
         ("fill_run_exact", c_int64),
+        ("fill_run_direct", c_int64),
     ]
 
 
@@ -389,6 +390,9 @@ class Selection(Structure):
         ("n_q", c_int64),
         ("row_k", c_void_p),
         ("lengths", c_void_p),
+        ("n_kv", c_int64),
+        ("keep", c_void_p),
+        ("keep_rows", c_int64),
     ]
 
 

@@ -311,6 +311,11 @@ class DeviceLists(unittest.TestCase):
         self.assertTrue((found.indices == expected).all() and (found.counts == 8).all() and not found.overflows.any())
         listed = numpy.unpackbits(found.bits.view("uint8"), axis=-1, bitorder="little")[..., :N]
         self.assertTrue((listed == (tessera.select(scores, k=8).indices[..., None] == numpy.arange(N)).any(-2)).all())
+        forced = numpy.array([[3, 40, 41]], dtype=numpy.int32)
+        bits = tessera.columns(tessera.Columns(indices=forced), N, "bits").bits
+        kept = tessera.select(scores, k=8, keep=bits)
+        self.assertTrue((kept.counts == 8).all())
+        self.assertTrue((kept.indices[..., None] == forced[0]).any(-2).all())
         some = tessera.select(scores, threshold=1.0)
         self.assertTrue((some.counts == (scores >= 1).sum(-1)).all())
         q, k, v = case(n_q=20)

@@ -2,6 +2,7 @@
 #ifndef TESSERA_CUDA_DECODE_STORE_CUH
 #define TESSERA_CUDA_DECODE_STORE_CUH
 
+#include "decode/keys.cuh"
 #include "decode/step.cuh"
 #include "work/slots.cuh"
 
@@ -45,6 +46,24 @@ decode_store_partial(const struct decode_params &p, const struct decode_item &it
     }
 }
 
+/* Offset of a row of o, in elements. */
+DEVICE int64_t decode_o_at(const struct decode_params &p, const struct decode_item &item,
+                           const struct decode_row &row) {
+    return item.batch * p.run.o.stride[0] + row.of_head * p.run.o.stride[1] +
+           (item.row + row.query) * p.run.o.stride[2];
+}
+
+/* Stores two dims of o, of f32 where F32. */
+template <class T, bool F32>
+DEVICE void decode_store_pair(const struct decode_params &p, int64_t at, const float2 &x) {
+    if (F32 || p.o_f32)
+        *reinterpret_cast<float2 *>(static_cast<float *>(p.run.o.data) + at) = x;
+    else
+        *reinterpret_cast<uint32_t *>(static_cast<T *>(p.run.o.data) + at) =
+            mma_pack(mean_in_range(x.x, p.run.modify.mean_below, T()),
+                     mean_in_range(x.y, p.run.modify.mean_below, T()), T());
+}
+
 /* Rows of o are whole 16-byte pieces: d_v is a multiple of 8. Rows that list nothing are 0: their sums
  * of 0 x V may be NaN. */
 template <class shape>
@@ -66,34 +85,23 @@ decode_store(const struct decode_params &p, const struct decode_item &item,
         if (first == 0 && lane % 4 == 0)
             attention_store_lse(p.run, item.batch, row.of_head, item.row + row.query, state.m[r],
                                 state.l[r] * attention_lower<T>());
-        const int64_t at = item.batch * p.run.o.stride[0] + row.of_head * p.run.o.stride[1] +
-                           (item.row + row.query) * p.run.o.stride[2];
+        const int64_t at = decode_o_at(p, item, row);
 #pragma unroll
         for (int d = 0; d < shape::DIMS_O / 8; d++) {
             const int dim = first + 8 * d + lane % 4 * 2;
             const float *const x = &state.o[0][d][2 * r];
             if (dim >= p.run.d_v)
                 continue;
-            if (shape::SPLIT || p.o_f32)
-                *reinterpret_cast<float2 *>(static_cast<float *>(p.run.o.data) + at + dim) = {
-                    some ? x[0] * factor : 0, some ? x[1] * factor : 0};
-            else
-                *reinterpret_cast<uint32_t *>(static_cast<T *>(p.run.o.data) + at + dim) =
-                    some ? mma_pack(mean_in_range(x[0] * factor, p.run.modify.mean_below, T()),
-                                    mean_in_range(x[1] * factor, p.run.modify.mean_below, T()), T())
-                         : 0;
+            decode_store_pair<T, shape::SPLIT>(
+                p, at + dim, some ? float2{x[0] * factor, x[1] * factor} : float2{0, 0});
         }
     }
 }
 
 template <class shape>
-DEVICE void decode_finish(const struct decode_params &p, const struct decode_item &item,
-                          struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 1);
-        state.l[r] += __shfl_xor_sync(WARP_ALL, state.l[r], 2);
-    }
+DEVICE void
+decode_finish(const struct decode_params &p, const struct decode_item &item,
+              const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     if (item.parts > 1)
         decode_store_partial<shape>(p, item, state);
     else

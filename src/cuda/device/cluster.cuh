@@ -15,27 +15,35 @@
 DEVICE int cluster_size(void) {
     int size = 1;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+    asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
 #endif
     return size;
 }
 DEVICE int cluster_rank(void) {
     int rank = 0;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
     return rank;
 }
 
-/* Cluster barrier: what each thread block wrote to its shared memory before is visible to the
- * others after. */
-DEVICE void cluster_wait(void) {
+/* Cluster barrier: what each thread block wrote to its shared memory before it arrives is visible to the
+ * others after their waits. */
+DEVICE void cluster_arrive(void) {
     __syncwarp();
 #if ARCHITECTURE_CLUSTERS
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
+}
+DEVICE void cluster_arrived(void) {
+    __syncwarp();
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_wait(void) {
+    cluster_arrive();
+    cluster_arrived();
 }
 
 /* The value at the address of `at` in the shared memory of thread block `rank`. */

@@ -307,6 +307,24 @@ static int whole_shares(const struct kernel *kernel) {
     return head_of(kernel) > 128 || kernel->rows[0] >= 128;
 }
 
+/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image; and the bytes by which it has more
+ * shared memory. */
+#define DIRECT_MOST_KEYS 1024
+#define DIRECT_ROOM (40 * 1024)
+
+/* Tiles of one query, whose clusters take the device, or few keys. */
+static int decode_direct(const struct kernel *kernel, const struct problem *problem,
+                         const tess_target *target, const struct fill_shape *shape, int64_t units) {
+    const int64_t keys = (shape->capacity ? shape->capacity : shape->cols) * shape->block_kv;
+    const int64_t clusters = max_i64(1, min_i64(units, target->multiprocessors / 16));
+    (void)problem;
+    return target->architecture >= 90 && shape->form == TESS_INDICES &&
+           min_i64(shape->block_q, shape->n_q) == 1 && shape->block_kv <= KERNEL_TILE_KEYS &&
+           (!target->shared_memory_per_block ||
+            kernel->shared[0] + DIRECT_ROOM <= target->shared_memory_per_block) &&
+           (keys <= DIRECT_MOST_KEYS * 16 / clusters || 2 * units >= target->multiprocessors);
+}
+
 /* ---- families ---- */
 
 const struct family family_staged = {.refuses = staged_refuses, .seconds = cost_tiles};
@@ -415,9 +433,9 @@ const struct cuda_family family_decode_4 = {DECODE_LOW(4), .refuses = decode_ref
                                             .heights = "its query tiles have 1, 2 or 4 rows"};
 const struct cuda_family family_decode_8 = {DECODE_LOW(8), .refuses = decode_refuses,
                                             .heights = "its query tiles have 1, 2, 4 or 8 rows"};
-const struct cuda_family family_decode_16 = {DECODE_LOW(16), .refuses = decode_refuses,
-                                             .heights =
-                                                 "its query tiles have 1, 2, 4, 8 or 16 rows"};
+const struct cuda_family family_decode_16 = {
+    DECODE(16, DECODE_CHUNK, .weighed = 1, .direct = decode_direct), .refuses = decode_refuses,
+    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
 const struct cuda_family family_decode_16f = {DECODE_HIGH(16), .refuses = decode_64_refuses,
                                               .heights =
                                                   "its query tiles have 1, 2, 4, 8 or 16 rows"};

@@ -13,6 +13,7 @@ tess_status cuda_select_run(const struct select_args *args, tess_error *error) {
                               .scores = args->scores,
                               .row_k = args->row_k,
                               .lengths = args->lengths,
+                              .keep = args->keep,
                               .indices = args->to.indices,
                               .counts = args->to.counts,
                               .bits = args->to.bits,

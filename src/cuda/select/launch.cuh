@@ -105,8 +105,9 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
     if (p->shape.mode != TESS_SELECT_TOP_P && p->shape.n <= SHORT_CHUNKS * SELECT_CHUNK)
         return p->shape.n <= SELECT_CHUNK ? select_launch_short<S, 1>(p, stream)
                                           : select_launch_short<S, SHORT_CHUNKS>(p, stream);
-    if (p->shape.mode != TESS_SELECT_TOP_P && p->whole && p->all >= 4 * device.multiprocessors &&
-        p->shape.n >= SELECT_STREAM_LEAST && p->shape.n <= SELECT_STREAM_MOST)
+    if (p->shape.mode != TESS_SELECT_TOP_P && !p->keep && p->whole &&
+        p->all >= 4 * device.multiprocessors && p->shape.n >= SELECT_STREAM_LEAST &&
+        p->shape.n <= SELECT_STREAM_MOST)
         return select_launch_stream<S>(p, stream);
     return p->shape.mode == TESS_SELECT_TOP_P
                ? select_launch_rows<S, unsigned long long>(p, device, stream)

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS)
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             const int32_t first = i * SELECT_CHUNK + warp_lane() * SELECT_LANE;
-            const uint32_t kept = select_kept_bits(at.row, first);
+            const uint32_t kept = select_kept(at, first);
             select_piece<S> x;
             select_load(&x, at, p.whole, first);
             select_keys_make(&x, p.type == TESS_F16);

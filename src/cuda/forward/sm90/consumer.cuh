@@ -246,6 +246,7 @@ template <class shape> struct sm90_fragments {
     /* states of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
     float reference[2]; /* SUMMED: references of the item's rows, base 2 */
+    float terms[shape::SUMMANDS > 0 ? shape::SUMMANDS : 1]; /* and of a step, added up over these */
     /* with modifiers, of the step: places of columns lane and lane + 32, and weights that are kept */
     int32_t place[shape::GRANULES][2];
     uint32_t kept[shape::GRANULES];
