@@ -90,7 +90,9 @@ class Planned:
                 self.image, self.image_address = memory(self.image_size, self.device, self.torch, 256)
                 self.upload()
         if self.device != HOST:
-            self.make_workspace = maker((self.workspace_size,), torch_module().uint8, self.place, True)
+            torch = torch_module()
+            self.raw_stream, self.current_device = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
+            self.make_workspace = maker((self.workspace_size,), torch.uint8, self.place, True)
         self.streams = {self.stream()}
 
     def __del__(self, free: Callable = library.c.tess_plan_free) -> None:
@@ -153,18 +155,17 @@ class Planned:
         """The status of a call; on CUDA with the current stream, and a workspace that torch's allocator orders by it."""
         if self.device == HOST:
             return function(*frame.call, None)
-        torch = torch_module()
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        stream = self.raw_stream(self.device)
         if stream not in self.streams:
             # Memory of the image is not given to others before this stream has passed.
-            self.image.record_stream(torch.cuda.current_stream(self.device))
+            self.image.record_stream(torch_module().cuda.current_stream(self.device))
             self.streams.add(stream)
         if self.workspace_size:
             workspace = self.make_workspace()  # kept until the call is over
             frame.arguments.workspace = workspace.data_ptr()
-        if torch._C._cuda_getDevice() == self.device:
+        if self.current_device() == self.device:
             return function(*frame.call, stream)
-        with torch.cuda.device(self.device):
+        with torch_module().cuda.device(self.device):
             return function(*frame.call, stream)
 
     def start(self, frame: Frame, function: Callable, arrays: dict[str, Any] | None) -> None:

@@ -94,6 +94,7 @@ class Attention(torch.autograd.Function):
 
 
 once = torch.autograd.function.once_differentiable(Attention.gradients)
+apply = super(torch.autograd.Function, Attention).apply  # without looking for transforms, which plain has done
 
 # ---- operators ----
 
@@ -290,7 +291,7 @@ def eager(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, alibi: Any, 
     """Attention of plain tensors."""
     entry = entry_for(Plan, pattern, q, k, v, options, alibi, sink, None, where)
     if needs_grad(q, k, v, alibi, sink):
-        found = Attention.apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
+        found = apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
         return found if return_lse else found[0]
     return forward(entry, q, k, v, alibi, sink, seed, return_lse)
 
