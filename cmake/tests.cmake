@@ -56,6 +56,7 @@ endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels column_sums TEAMS SOURCES tests/support/support.c)
+tessera_test(kernels base TEAMS SOURCES tests/support/basing.c tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
 tessera_test(kernels pool TEAMS SOURCES tests/support/pooling.c)
@@ -150,6 +151,7 @@ endforeach()
 # Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
+tessera_test(kernels cuda_base SOURCES tests/support/basing.c tests/support/merging.c tests/support/support.c)
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
@@ -161,11 +163,11 @@ tessera_test(kernels cuda_select SOURCES tests/support/selecting.c tests/support
 foreach(name cuda_threads cuda_order)
     tessera_test(kernels ${name} SOURCES tests/support/lanes.c tests/support/support.c)
 endforeach()
-set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
+set_tests_properties(cuda cuda_base cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention caches gradients modifiers regret regret_all cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention base caches gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)

@@ -28,7 +28,7 @@ add_library(lab STATIC
     lab/lists/chosen.c lab/lists/draw.c lab/lists/listed.c lab/lists/listing.c lab/lists/place.c lab/lists/source.c
     lab/memory/guard.c lab/memory/mirror.c
     lab/oracle/gradients.c lab/oracle/oracle.c
-    lab/run/backward.c lab/run/cache.c lab/run/modifiers.c lab/run/run.c lab/run/setting.c lab/run/sums.c
+    lab/run/backward.c lab/run/base.c lab/run/cache.c lab/run/modifiers.c lab/run/run.c lab/run/setting.c lab/run/sums.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
 if(TESSERA_WITH_CUDA)
     target_link_libraries(lab PRIVATE CUDA::cudart_static)

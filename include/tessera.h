@@ -782,7 +782,7 @@ typedef struct tess_arguments {
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * Runs the plan's operation: attention, q, k, v to o and lse; its backward, q, k, v, lse,
+ * Runs the plan's operation: attention, q, k, v and a base if given to o and lse; its backward, q, k, v, lse,
  * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
  * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
  * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one
@@ -822,10 +822,10 @@ typedef struct tess_plan_info {
     double predicted_seconds; /* tess_plan_predict, of reserved plans at capacity */
     /* Key tiles of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
-    int64_t tile_keys;      /* keys of a key tile */
-    int64_t packed_queries; /* listed by the key tiles, each once a tile */
-    int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
-    int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
+    int64_t tile_keys;       /* keys of a key tile */
+    int64_t packed_queries;  /* listed by the key tiles, each once a tile */
+    int64_t bytes;           /* q, k, v and o that a run moves at least: those listed, once */
+    int64_t fill_run_exact;  /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
     int64_t fill_run_direct; /* 1: tess_plan_fill_run takes distinct indices without an image */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)

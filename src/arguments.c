@@ -117,8 +117,7 @@ static tess_status base_check(const struct problem *p, const tess_arguments *a,
     const char *argument, *wrong = base_wrong(a, &argument);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, call->function, argument, "%s", wrong);
-    (void)p;
-    if (a->base)
+    if (a->base && (!(call->reads & USES_BASE) || p->pipeline != TESS_FUSED))
         return error_set(
             error, TESS_UNSUPPORTED, call->function, "base",
             "base: runs of fused attention alone take one: make the plan with pipeline "

@@ -64,6 +64,7 @@ struct bench_place {
     tess_tensor reference, sums;                          /* column sums */
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
     tess_tensor views[LAB_CACHE_VIEWS];                   /* second views and scales of caches */
+    tess_tensor base[2];                                  /* o, lse */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

@@ -96,7 +96,8 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     if (scores && !p->scores)
         return "out of memory for the scores";
     if (lab_modifiers_place(&s->lab.modifiers, &p->tensors, &a) ||
-        lab_cache_place(&s->lab.cache, &p->tensors, p->views, &a))
+        lab_cache_place(&s->lab.cache, &p->tensors, p->views, &a) ||
+        lab_base_place(&s->lab.base, &p->tensors, p->base, &a))
         return p->tensors.why;
     if (s->lab.cache.v_in_k)
         a.v = NULL;

@@ -34,6 +34,7 @@ static const char *const fill_words[] = {"normal",  "positive", "large", "huge",
 static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
+static const char *const base_words[] = {"none", "merge", "add", NULL}; /* tess_base */
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
 static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "mask", NULL};
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
@@ -96,6 +97,8 @@ static const struct key keys[] = {
     {"k0", LETTERS, FIELD(k0), 0, shares_letters, "of K; b is pages where there are some; none"},
     {"v0", LETTERS, FIELD(v0), 0, shares_letters, "of V, as k0; none"},
     {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
+    {"base", WORD, FIELD(base), 0, base_words,
+     "drawn outputs that runs start from: merge, add; none"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
@@ -385,6 +388,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",vink=1");
     if (c->rope)
         put(&p, ",rope=%lld", (long long)c->rope);
+    if (c->base)
+        put(&p, ",base=%s", base_words[c->base]);
     put_letters(&p, "q0", shares_letters[0], c->q0);
     put_letters(&p, "k0", shares_letters[0], c->k0);
     put_letters(&p, "v0", shares_letters[0], c->v0);

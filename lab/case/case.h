@@ -36,6 +36,7 @@
  *                                   where K and V are paged, h heads, n rows (default none)
  *     rope=DIMS                     last dims of q and k in second views (default 0). K's have q's type
  *                                   where kvtype has 8 bits; q has one view where seed is odd
+ *     base=none|merge|add           runs start from a drawn base (default none), see base.h
  *
  * Lists that live on the device (listed.h): a reserved plan, filled, instead of a pattern's.
  *
@@ -139,6 +140,7 @@ struct lab_case {
     int64_t q0, k0, v0;         /* LAB_SHARES_... */
     tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
+    tess_base base;
     int64_t topk;    /* 0: no lists on the device are drawn; what follows belongs to them */
     char select[64]; /* "": none are chosen */
     double valid;

@@ -75,6 +75,16 @@ static int complete_sums(struct lab_case *c, char why[LAB_WHY]) {
     return 0;
 }
 
+/* Rules of a base. */
+static int complete_base(struct lab_case *c, char why[LAB_WHY]) {
+    if (c->base == TESS_BASE_NONE)
+        return 0;
+    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
+        return lab_case_refuse(why, "base goes with pipeline=fused,op=attention");
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
 /* Rules of strides of 0. */
 static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
     if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
@@ -179,7 +189,7 @@ int lab_case_complete(struct lab_case *c, const char *const *given, char why[LAB
     if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
         return lab_case_refuse(why, "softcap is negative, or dropout not within 0 ... 1");
     if (complete_backward(c, given, why) || complete_caches(c, why) || complete_sums(c, why) ||
-        complete_shares(c, why))
+        complete_base(c, why) || complete_shares(c, why))
         return -1;
     int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
     if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||

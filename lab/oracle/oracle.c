@@ -162,6 +162,26 @@ static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in,
     out->lse_drift[x] = sqrt(of_lse);
 }
 
+static double base_lse(const struct inputs *in, const struct lab_place *at) {
+    const struct lab_basing *base = in->scoring.base;
+    return base && base->how == TESS_BASE_MERGE
+               ? lab_get(base->lse->data, TESS_F32, lab_row(base->lse, at->b, at->h, at->i))
+               : -(double)INFINITY;
+}
+
+/* Row x of o times `own`, and that of the base times `share`. */
+static void base_add(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                     struct oracle_scratch *s, double own, double share) {
+    const struct lab_place *at = &out->place[x];
+    double *o = out->o + x * out->d_v;
+    lab_load_row(s->kv, in->scoring.base->o, at->b, at->h, at->i);
+    for (int64_t d = 0; d < out->d_v; d++) {
+        const double term = share * s->kv[d];
+        o[d] = own * o[d] + term;
+        s->squares[d] = own * own * s->squares[d] + (isfinite(term) ? term * term : 0);
+    }
+}
+
 static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
                 struct oracle_scratch *s) {
     const struct lab_place *at = &out->place[x];
@@ -173,19 +193,24 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
     drop(out, x, in, s);
     lab_load_row(s->q, in->q, at->b, at->h, at->i);
     double top = scores(out, x, in, s, hk);
+    const double base = base_lse(in, at);
 
     for (int64_t d = 0; d < d_v; d++)
         o[d] = s->squares[d] = 0;
-    int empty = top == -(double)INFINITY;
+    const int empty = top == -(double)INFINITY;
+    top = base > top ? base : top;
+    const int nothing = top == -(double)INFINITY;
     for (int64_t e = 0; e < out->keys[x]; e++)
         sum += s->weights[e] = empty ? 0 : exp(s->weights[e] - top);
-    out->lse[x] = empty ? -(double)INFINITY : top + log(sum);
-    out->size[x] = 0;
+    const double merged = nothing ? 0 : exp(base - top);
+    sum += merged;
+    out->lse[x] = nothing ? -(double)INFINITY : top + log(sum);
+    out->size[x] = isfinite(base) ? fabs(base) : 0;
     for (int64_t e = 0; e < out->keys[x]; e++)
         if (s->size[e] > out->size[x] && (!in->scoring.alibi || s->weights[e] >= sum * exp(-32)))
             out->size[x] = s->size[e];
     const double listed = sum;
-    if (in->scoring.sink && !empty)
+    if (in->scoring.sink && !nothing)
         sum += exp((double)in->scoring.sink[at->h] - top);
     for (int64_t e = 0; e < out->keys[x]; e++) {
         const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
@@ -203,13 +228,19 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
                 s->squares[d] += term * term;
         }
     }
-    for (int64_t d = 0; d < d_v; d++)
-        spread += s->squares[d];
-    out->spread[x] = sqrt(spread);
+    if (merged > 0)
+        base_add(out, x, in, s, 1, merged / sum);
     if (in->scoring.sink && (double)in->scoring.sink[at->h] - out->lse[x] > 60)
         out->faint[x] = 0x1p-86 * most;
     if (!empty)
         drift(out, x, in, s, hk, listed, sum);
+    if (in->scoring.base && in->scoring.base->how == TESS_BASE_ADD) {
+        base_add(out, x, in, s, in->scoring.base->beta, 1);
+        out->drift[x] *= fabs(in->scoring.base->beta);
+    }
+    for (int64_t d = 0; d < d_v; d++)
+        spread += s->squares[d];
+    out->spread[x] = sqrt(spread);
 }
 
 static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
@@ -243,7 +274,8 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
     out->drops = scoring && scoring->dropped;
-    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale);
+    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale) &&
+                   !(scoring && scoring->base && scoring->base->how == TESS_BASE_ADD);
     out->type = q->type;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;

@@ -176,6 +176,10 @@ static struct parts parts_of(const struct lab_run *run) {
         tensor_add(&all, "q_rope", &cache->q_rope, SLOT(q_rope), 0);
         tensor_add(&all, "k_rope", &cache->k_rope, SLOT(k_rope), 0);
     }
+    if (run->base) {
+        tensor_add(&all, "base_o", &run->base->o, SLOT(base_o), 0);
+        tensor_add(&all, "base_lse", &run->base->lse, SLOT(base_lse), 0);
+    }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
     if (run->sums) {
@@ -217,6 +221,8 @@ static int sight_make(struct lab_sight *s, const struct lab_run *run, const stru
         if (part_place(s, &parts->part[i], &s->view[i]))
             return -1;
     a->page_table_stride = run->cache ? run->cache->table_stride : 0;
+    if (run->base)
+        a->base = run->base->basing.how, a->beta = run->base->basing.beta;
     a->workspace = lab_mirror_add(&s->mirror, workspace), a->workspace_size = workspace->size;
     if (scores)
         a->scores = lab_mirror_add(&s->mirror, scores);

@@ -6,6 +6,7 @@
 #define LAB_RUN_H
 
 #include "lab/run/backward.h"
+#include "lab/run/base.h"
 #include "lab/run/cache.h"
 #include "lab/lists/listed.h"
 #include "lab/memory/mirror.h"
@@ -47,6 +48,7 @@ struct lab_run {
     const struct lab_modifiers *modifiers; /* NULL: none */
     const struct lab_cache *cache;         /* how k and v are held; NULL: as they are */
     const struct lab_sums *sums;           /* NULL: as one without memory */
+    const struct lab_base *base;           /* NULL: none */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };

@@ -132,6 +132,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     draw_modifiers(c, r);
     draw_views(c, r);
     draw_shares(c, r);
+    draw_base(c, r);
 }
 
 /* Takes from a case what kernels of Hopper over columns refuse. */

@@ -129,7 +129,7 @@ template <class base> struct direct_shape : base {
     static constexpr int BYTES = ENTRIES + (int)sizeof(struct direct_entries);
     static_assert(base::M == 16 && !base::SPLIT, "rows of one group");
     static_assert(4 * 16 * (base::DV + PAD * MOST) <= base::STAGES * base::STAGE, "O in the ring");
-    static_assert(4 * 16 * (MOST + 1) <= 4 * base::M * base::S_PITCH, "weights where S was");
+    static_assert(4 * 16 * (MOST + 2) <= 4 * base::M * base::S_PITCH, "weights where S was");
 };
 
 /* ---- partial results ---- */
@@ -184,7 +184,7 @@ DEVICE void direct_push(char *memory, uint32_t shared,
 }
 
 /* Weights of parts, 2^(m_part - m), of each row, once m and l of all parts are there; lse; and waits for O of those
- * that send any (direct_push). weights: [parts][16], then kept / l of each row. */
+ * that send any (direct_push). weights: [parts][16], then the shares of O and of a base of each row. */
 template <class shape>
 DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_params &p,
                          const struct decode_item &item) {
@@ -192,12 +192,10 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
     const float2 *const sums = reinterpret_cast<const float2 *>(memory + shape::SUMS);
     float *const weights = reinterpret_cast<float *>(memory + shape::S);
     barrier_wait_cluster(shared + shape::TOLD, 0);
-    const auto told = [&](int part) {
-        return part < parts ? sums[(part * 8 + row % 8) * 2 + row / 8] : float2{-INFINITY, 0};
-    };
+    const auto told = [&](int part) { return sums[(part * 8 + row % 8) * 2 + row / 8]; };
     float m = -INFINITY;
-#pragma unroll
-    for (int part = 0; part < shape::MOST; part++)
+#pragma unroll 4
+    for (int part = 0; part < parts; part++)
         m = fmaxf(m, told(part).x);
     const float base = attention_base(m);
     for (int part = (int)threadIdx.x / 16; part < parts; part += shape::THREADS / 16)
@@ -205,18 +203,23 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
     if (threadIdx.x < 32) {
         float l = 0;
         int sent = 0;
-#pragma unroll
-        for (int part = 0; part < shape::MOST; part++) {
+#pragma unroll 4
+        for (int part = 0; part < parts; part++) {
             const float2 of_part = told(part);
             l += exp2f(of_part.x - base) * of_part.y;
             sent += __any_sync(WARP_ALL, of_part.x > -INFINITY);
         }
         const struct decode_row at = decode_row_of(p, item, row);
-        const float below = at.is ? modify_denominator(p.run.modify, at.of_head, m, l) : 1;
-        if (threadIdx.x < 16) {
-            weights[parts * 16 + row] = l == 0 ? 0 : __fdividef(p.run.modify.kept, below);
-            if (at.is && cluster_rank() == 0)
-                attention_store_lse(p.run, item.batch, at.of_head, item.row + at.query, m, l);
+        if (threadIdx.x < 16 && at.is) {
+            const int32_t query = item.row + at.query;
+            const float below = modify_denominator(p.run.modify, at.of_head, m, l);
+            struct base_shares shares = {l != 0 ? __fdividef(p.run.modify.kept, below) : 0, 0};
+            if (p.run.base.o.data)
+                shares = base_join(p.run, item.batch, at.of_head, query, m, l);
+            weights[parts * 16 + row] = shares.own;
+            weights[parts * 16 + 16 + row] = shares.base;
+            if (cluster_rank() == 0)
+                attention_store_lse(p.run, item.batch, at.of_head, query, m, l);
         }
         if (threadIdx.x == 0)
             barrier_arrive_expect_tx(shared + shape::FULL,
@@ -232,29 +235,36 @@ DEVICE void direct_combine(const char *memory, const struct decode_params &p,
                            const struct decode_item &item) {
     using T = typename shape::T;
     const int parts = cluster_size(), own = direct_own<shape>(parts), pairs = own / 2;
+    const int share = direct_share<shape>(parts), bits = __ffs(pairs) - 1;
     const float *const o = reinterpret_cast<const float *>(memory + shape::O);
     const float *const weights = reinterpret_cast<const float *>(memory + shape::S);
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < 16 * pairs; i += shape::THREADS) {
-        const int r = i / pairs, d = i % pairs * 2, dim = cluster_rank() * own + d;
+        const int r = i >> bits, d = (i & (pairs - 1)) * 2, dim = cluster_rank() * own + d;
         const struct decode_row row = decode_row_of(p, item, r);
         if (!row.is || dim >= p.run.d_v)
             continue;
+        const float *const from = o + r * (own + shape::PAD) + d;
         float2 sum = {0, 0};
-#pragma unroll
-        for (int part = 0; part < shape::MOST; part++) {
-            const float w = part < parts ? weights[part * 16 + r] : 0;
-            const float2 x =
-                w > 0 /* the part has sent what stands there */
-                    ? *reinterpret_cast<const float2 *>(o + part * direct_share<shape>(parts) +
-                                                        r * (own + shape::PAD) + d)
-                    : float2{0, 0};
-            sum.x += w * x.x, sum.y += w * x.y;
+#pragma unroll 4
+        for (int part = 0; part < parts; part++) {
+            const float w = weights[part * 16 + r];
+            const float2 x = *reinterpret_cast<const float2 *>(from + part * share);
+            /* A part whose weight is 0 may have sent nothing. */
+            sum.x += w > 0 ? w * x.x : 0, sum.y += w > 0 ? w * x.y : 0;
         }
-        const float factor = weights[parts * 16 + r];
-        decode_store_pair<T, false>(p, decode_o_at(p, item, row) + dim,
-                                    factor == 0 ? float2{0, 0}
-                                                : float2{sum.x * factor, sum.y * factor});
+        const float own_share = weights[parts * 16 + r], base = weights[parts * 16 + 16 + r];
+        const int32_t query = item.row + row.query;
+        sum = own_share == 0 ? float2{0, 0} : float2{sum.x * own_share, sum.y * own_share};
+        if (base != 0) {
+            const float2 x = decode_load_pair<T>(
+                decode_row_at(p.run.base.o, item.batch, row.of_head, query, dim, p.o_f32), 0,
+                p.o_f32);
+            sum = {fmaf(base, x.x, sum.x), fmaf(base, x.y, sum.y)};
+        }
+        decode_store_pair<T>(p.run,
+                             decode_row_at(p.run.o, item.batch, row.of_head, query, dim, p.o_f32),
+                             0, p.o_f32, sum);
     }
 }
 

@@ -5,17 +5,12 @@
 #include "host/merge.h"
 #include "device/convert.cuh"
 #include "device/warp.cuh"
+#include "work/views.cuh"
 
 #include <cuda_runtime.h>
 
 #define MERGE_WARPS 4          /* rows of a block at a time */
 #define MERGE_BLOCKS (1 << 16) /* CTAs of a grid at most */
-
-template <class T>
-DEVICE T *merge_row(const struct rows_view &view, int64_t b, int64_t h, int64_t n) {
-    return static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1] +
-           n * view.stride[2];
-}
 
 /* An empty part has no weight, and its o is not read. */
 template <class In, class Out>
@@ -27,24 +22,24 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS)
         const int64_t b = row / p.n / p.heads, h = row / p.n % p.heads, n = row % p.n;
         float m = -INFINITY, l = 0;
         for (int part = 0; part < p.parts; part++)
-            m = fmaxf(m, *merge_row<float>(p.lse[part], b, h, n));
+            m = fmaxf(m, *view_row<float>(p.lse[part], b, h, n));
         for (int part = 0; part < p.parts; part++) {
-            const float lse = *merge_row<float>(p.lse[part], b, h, n);
+            const float lse = *view_row<float>(p.lse[part], b, h, n);
             l += lse == -INFINITY ? 0.0f : expf(lse - m);
         }
-        Out *out = merge_row<Out>(p.o_out, b, h, n);
+        Out *out = view_row<Out>(p.o_out, b, h, n);
         for (int d = warp_lane(); d < p.d_v; d += 32) {
             float sum = 0;
             for (int part = 0; part < p.parts; part++) {
-                const float lse = *merge_row<float>(p.lse[part], b, h, n);
+                const float lse = *view_row<float>(p.lse[part], b, h, n);
                 if (lse != -INFINITY)
-                    sum += expf(lse - m) * to_f32(merge_row<In>(p.o[part], b, h, n)[d]);
+                    sum += expf(lse - m) * to_f32(view_row<In>(p.o[part], b, h, n)[d]);
             }
             from_f32(&out[d], l == 0 ? 0.0f : sum / l);
         }
         __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
         if (warp_lane() == 0 && p.lse_out.data)
-            *merge_row<float>(p.lse_out, b, h, n) = l == 0 ? -INFINITY : m + logf(l);
+            *view_row<float>(p.lse_out, b, h, n) = l == 0 ? -INFINITY : m + logf(l);
     }
 }
 

@@ -29,11 +29,11 @@ static __global__ void __launch_bounds__(UNMERGE_THREADS)
             const int64_t n = first + threadIdx.x / LANES;
             const bool is = n < p.n;
             const int64_t row = is ? n : p.n - 1;
-            const In *const whole = merge_row<In>(p.o[0], b, h, row);
-            const In *const kept = merge_row<In>(p.o[1], b, h, row);
-            Out *const rest = merge_row<Out>(p.o_out, b, h, row);
-            const struct unmerge_row shares = unmerge_row_of(
-                *merge_row<float>(p.lse[0], b, h, row), *merge_row<float>(p.lse[1], b, h, row));
+            const In *const whole = view_row<In>(p.o[0], b, h, row);
+            const In *const kept = view_row<In>(p.o[1], b, h, row);
+            Out *const rest = view_row<Out>(p.o_out, b, h, row);
+            const struct unmerge_row shares = unmerge_row_of(*view_row<float>(p.lse[0], b, h, row),
+                                                             *view_row<float>(p.lse[1], b, h, row));
             for (int d = lane * N; is && d < p.d_v; d += LANES * N) {
                 const in x = *reinterpret_cast<const in *>(whole + d);
                 const in y = *reinterpret_cast<const in *>(kept + d);
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(UNMERGE_THREADS)
             }
             __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
             if (is && lane == 0 && p.lse_out.data)
-                *merge_row<float>(p.lse_out, b, h, row) = shares.lse;
+                *view_row<float>(p.lse_out, b, h, row) = shares.lse;
         }
     }
 }

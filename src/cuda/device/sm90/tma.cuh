@@ -24,6 +24,13 @@ DEVICE int sm90_thread_here(void) {
     return (int)(thread % 128);
 }
 
+/* Number of this warp among those of consumers, likewise. */
+DEVICE int sm90_consumer_warp_here(void) {
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return (int)(thread / 32) - 4;
+}
+
 /* ---- mbarriers: a phase ends when all arrivals and all expected bytes are there ---- */
 
 DEVICE void barrier_init(uint32_t barrier, uint32_t arrivals) {

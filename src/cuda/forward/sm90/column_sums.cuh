@@ -1,9 +1,9 @@
 /*
  * Fused attention on Hopper: column sums of a dense run, whose tiles are whole groups (docs/semantics.md, "Column
  * sums"). P of a step is exp2(score - base) before it is rounded, and base - reference is a number of a row: so a
- * term is one product. A consumer thread adds up the terms of its two rows after softmax. It does the rest while it
- * waits for Q K^T of the step after: a transposing butterfly over the eight lanes that share a column. Two warps of the
- * producer warpgroup add up the warps' slabs, always in one order, and store the sums.
+ * term is one product. A consumer warp sums its 16 rows in registers, by a transposing butterfly over the eight lanes
+ * that share a column, while P V of the step before runs. Two warps of the producer warpgroup add up the warps'
+ * slabs, always in one order, and store the sums.
  *
  *   consumer warp    P f over rows g and g + 8, then over g: lane (g, t) has column g of each 32     slab
  *   warps 2, 3       half of the step's columns each: slabs of all consumer warps                    column_sums
@@ -36,48 +36,42 @@ DEVICE void sm90_sums_begin(float (&reference)[2], const sm90_cursor &cursor,
     }
 }
 
-/* Terms of the step at `cursor`, whose P stands in w.s, summed over this thread's two rows. FIRST: of its item. */
+/* Half of x, N numbers, of this lane and of the lane at `far`, added up: the upper half where `upper`. */
+template <int N> DEVICE void sm90_sums_halve(float (&x)[8], int far, bool upper) {
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) {
+        const float kept = upper ? x[i + N / 2] : x[i], sent = upper ? x[i] : x[i + N / 2];
+        x[i] = kept + __shfl_xor_sync(WARP_ALL, sent, far);
+    }
+}
+
+/* Leaves the sums of this warp's rows over P of the step at `cursor`. FIRST: of its item. */
 template <bool FIRST, class shape>
-DEVICE void sm90_sums_take(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
+DEVICE void sm90_sums_step(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
                            const struct attention_params &p) {
+    const int lane = warp_lane_here(), warp = 4 * cursor.consumer + sm90_thread_here() / 32;
+    const uint32_t stage = cursor.step & 1, barrier = cursor.shared + 8 * stage;
     if (FIRST)
         sm90_sums_begin<shape>(w.reference, cursor, p);
     const float f[2] = {attention_exp2(fminf(w.state.base[0] - w.reference[0], SM90_SUMS_MOST)),
                         attention_exp2(fminf(w.state.base[1] - w.reference[1], SM90_SUMS_MOST))};
-#pragma unroll
-    for (int i = 0; i < shape::SUMMANDS; i++) {
-        const float *const s = w.s + i / 2 * 4 + i % 2;
-        w.terms[i] = fmaf(s[0], f[0], s[2] * f[1]);
-    }
-}
-
-/* Halves of each eight terms, those of this lane and of the lane `far` from it, added up: the upper half where `upper`.
- * HALF: numbers of a half. */
-template <int HALF, int N> DEVICE void sm90_sums_halve(float (&x)[N], int far, bool upper) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (i % 8 < HALF) {
-            const float kept = upper ? x[i + HALF] : x[i], sent = upper ? x[i] : x[i + HALF];
-            x[i] = kept + __shfl_xor_sync(WARP_ALL, sent, far);
-        }
-}
-
-/* Leaves the terms of step `step`, summed over this warp's rows, in the warp's slab. */
-template <class shape>
-DEVICE void sm90_sums_leave(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                            uint32_t step) {
-    const int lane = warp_lane_here(), warp = 4 * cursor.consumer + sm90_thread_here() / 32;
-    const uint32_t stage = step & 1, barrier = cursor.shared + 8 * stage;
-    const int column = 8 * (lane / 8 % 2 + lane / 16 * 2) + 2 * (lane % 4) + lane / 4 % 2;
+    const int of_lane = 8 * (lane / 8 % 2 + lane / 16 * 2) + 2 * (lane % 4) + lane / 4 % 2;
     const uint32_t to = cursor.shared + shape::SLABS + stage * shape::SLAB +
-                        (uint32_t)(warp * shape::KEYS + column) * 4;
-    sm90_sums_halve<4>(w.terms, 16, lane & 16);
-    sm90_sums_halve<2>(w.terms, 8, lane & 8);
-    sm90_sums_halve<1>(w.terms, 4, lane & 4);
-    barrier_wait(barrier + shape::SLAB_EMPTY, (step >> 1 & 1) ^ 1);
+                        (uint32_t)(warp * shape::KEYS + of_lane) * 4;
+    barrier_wait(barrier + shape::SLAB_EMPTY, (cursor.step >> 1 & 1) ^ 1);
 #pragma unroll
-    for (int i = 0; i < shape::SUMMANDS; i += 8)
-        shared_store_4(to + (uint32_t)(i / 8 * 128), __float_as_uint(w.terms[i]));
+    for (int i = 0; i < shape::SCORES; i += 16) {
+        float x[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float *const s = w.s + i + j / 2 * 4 + j % 2;
+            x[j] = fmaf(s[0], f[0], s[2] * f[1]);
+        }
+        sm90_sums_halve<8>(x, 16, lane & 16);
+        sm90_sums_halve<4>(x, 8, lane & 8);
+        sm90_sums_halve<2>(x, 4, lane & 4);
+        shared_store_4(to + (uint32_t)(i / 16 * 128), __float_as_uint(x[0]));
+    }
     __syncwarp();
     if (lane == 0)
         barrier_arrive(barrier + shape::SLAB_FULL);

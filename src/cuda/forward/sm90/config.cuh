@@ -177,7 +177,6 @@ struct sm90_shape {
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int SUMS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
     /* Slabs of column sums: a row of a step's keys for each consumer warp, twice. */
-    static constexpr int SUMMANDS = SUMMED ? SCORES / 2 : 0; /* a thread's */
     static constexpr int SLAB = 4 * CONSUMERS * KEYS * (int)sizeof(float);
     static constexpr int SLABS = SUMS + ROWS * (int)sizeof(float2), SLAB_FULL = SLABS + 2 * SLAB;
     static constexpr int SLAB_EMPTY = SLAB_FULL + 16;
