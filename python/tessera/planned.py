@@ -13,8 +13,9 @@ from ._library import ArgumentError, CudaError, error_of, library
 from .arrays import (FLOATS, HOST, View, array, device_of, is_torch, maker, memory, strides_of,
                      torch_module, vector, view_class)
 
+# Fields of tess_arguments that are tensors.
 VIEWS = ("q", "k", "v", "o", "lse", "o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v", "k_scale", "v_scale",
-         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")  # fields of tess_arguments that are tensors
+         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")
 EXTRA_VIEWS = frozenset(VIEWS)
 WRITTEN = {False: ("o", "lse", "o_rest", "column_sums"), True: ("d_q", "d_k", "d_v")}
 
@@ -152,7 +153,7 @@ class Planned:
         return frame
 
     def launch(self, frame: Frame, function: Callable) -> int:
-        """The status of a call; on CUDA with the current stream, and a workspace that torch's allocator orders by it."""
+        """The status of a call; on CUDA with the current stream, which orders the workspace in torch's allocator."""
         if self.device == HOST:
             return function(*frame.call, None)
         stream = self.raw_stream(self.device)
@@ -218,7 +219,7 @@ class Planned:
         if not isinstance(given, (tuple, list)):
             given = (given,)
         if not 1 <= len(given) <= 2:
-            raise ArgumentError(f"base has {len(given)} arrays, expected (o, lse), which is merged, or o, which is added to")
+            raise ArgumentError(f"base has {len(given)} arrays, expected (o, lse), which is merged, or o alone")
         found = tuple(array(x, name) for x, name in zip(given, ("base_o", "base_lse")))
         for x, name in zip(found, ("base_o", "base_lse")):
             setattr(frame.arguments, name, frame.views[name].set(x))
