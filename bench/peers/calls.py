@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Python's share of a call: microseconds above tess_run itself, on a problem of 16 queries whose run takes least, beside
-floors that torch sets: an empty operator and an empty autograd.Function of the same inputs and outputs.
+"""Python's share of a call: microseconds above tess_run itself, on a problem of 16 queries whose run takes least,
+beside floors that torch sets: an empty operator and an empty autograd.Function of the same inputs and outputs.
 
     PYTHONPATH=python TESSERA_LIBRARY=build/release/libtessera.so python3 bench/peers/calls.py [cpu|cuda] [WHAT...]
 
@@ -112,7 +112,8 @@ def floors(arguments):
         outputs()
         return [(x.shape, x.stride(), x.dtype, x.device, x.requires_grad, x.data_ptr()) for x in arguments[:3]]
 
-    for name, function in (("both outputs made", outputs), ("both made, layouts read", read), ("an empty operator", lambda: operator(*arguments)),
+    for name, function in (("both outputs made", outputs), ("both made, layouts read", read),
+                           ("an empty operator", lambda: operator(*arguments)),
                            ("an empty autograd.Function", lambda: Empty.apply(*arguments[:6], arguments))):
         print(f"{name:32} {best(function):7.2f} us", flush=True)
 
@@ -125,8 +126,8 @@ def milliseconds(function, finish=lambda: None):
 
 
 def turns(device, rounds=60):
-    """Medians of torch's attention and ours: each alone, each after a pause as long as the other takes, and in turns. Rounds
-    of the three alternate in groups of 10, as a machine's speed wanders."""
+    """Medians of torch's attention and ours: each alone, each after a pause as long as the other takes, and in turns.
+    Rounds of the three alternate in groups of 10, as a machine's speed wanders."""
     if device != "cpu":
         raise SystemExit("turns are of the CPU's thread pools: cpu turns")
     q, k, v = (torch.randn(1, 8, 2048, 64) for _ in range(3))

@@ -21,7 +21,7 @@ from .plan import BackwardPlan, Plan, ReservedPlan
 from .pooling import Columns, columns, pool, pool_score
 from .selection import Selected, select
 
-__all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "Columns", "CudaError", "DevicePattern", "LibraryError", "ListError",
-           "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
+__all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "Columns", "CudaError", "DevicePattern", "LibraryError",
+           "ListError", "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
            "UnsupportedError", "attention", "attention_backward", "columns", "library", "merge", "plan_cache", "pool",
            "pool_score", "select", "unmerge"]

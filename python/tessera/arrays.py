@@ -101,7 +101,7 @@ def strides_of(x: Any, name: str) -> tuple[int, ...]:
 
 
 # Memory of the process in words of 8 bytes: a pointer of a C structure is read by its address.
-memory_words = memoryview((ctypes.c_uint8 * (1 << 62)).from_address(0)).cast("B").cast("Q")
+memory_words = memoryview((ctypes.c_uint8 * (1 << 62)).from_address(0)).cast("B").cast("Q").toreadonly()
 
 
 def field_of(x: numpy.ndarray, at: int = object.__basicsize__, words: memoryview = memory_words) -> int:

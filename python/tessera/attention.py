@@ -51,9 +51,9 @@ def attention(q: Any, k: Any, v: Any, pattern: Pattern, *, scale: float | None =
     q [batch, heads_q, n_q, d_qk], k [batch, heads_kv, n_kv, d_qk], v [batch, heads_kv, n_kv, d_v]: arrays of numpy, of
     torch on the CPU or CUDA, or of what speaks DLPack; float32, float16 or bfloat16. scale None means 1/sqrt(d_qk). A
     query that the pattern gives no key has o = 0 and lse = -inf. alibi and sink are f32 [heads_q]; seed, of dropout, is
-    one 64-bit word, drawn by torch where it is None. With torch, gradients flow to q, k, v, alibi and sink. base is what
-    attention starts from: (o, lse) over other keys, which is merged, or o alone, to which beta (1) times attention is
-    added; it has no gradient.
+    one 64-bit word, drawn by torch where it is None. With torch, gradients flow to q, k, v, alibi and sink. base is
+    what attention starts from: (o, lse) over other keys, which is merged, or o alone, to which beta (1) times attention
+    is added; it has no gradient.
 
     The plan is kept in tessera.plan_cache, by pattern, sizes, strides, types, device and modifiers. A call that finds
     none makes one; a Plan of your own saves the look-up.

@@ -13,8 +13,9 @@ from ._library import ArgumentError, CudaError, error_of, library
 from .arrays import (FLOATS, HOST, View, array, device_of, is_torch, maker, memory, strides_of,
                      torch_module, vector, view_class)
 
+# Fields of tess_arguments that are tensors.
 VIEWS = ("q", "k", "v", "o", "lse", "o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v", "k_scale", "v_scale",
-         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")  # fields of tess_arguments that are tensors
+         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")
 EXTRA_VIEWS = frozenset(VIEWS)
 WRITTEN = {False: ("o", "lse", "o_rest", "column_sums"), True: ("d_q", "d_k", "d_v")}
 
@@ -90,7 +91,9 @@ class Planned:
                 self.image, self.image_address = memory(self.image_size, self.device, self.torch, 256)
                 self.upload()
         if self.device != HOST:
-            self.make_workspace = maker((self.workspace_size,), torch_module().uint8, self.place, True)
+            torch = torch_module()
+            self.raw_stream, self.current_device = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
+            self.make_workspace = maker((self.workspace_size,), torch.uint8, self.place, True)
         self.streams = {self.stream()}
 
     def __del__(self, free: Callable = library.c.tess_plan_free) -> None:
@@ -150,21 +153,20 @@ class Planned:
         return frame
 
     def launch(self, frame: Frame, function: Callable) -> int:
-        """The status of a call; on CUDA with the current stream, and a workspace that torch's allocator orders by it."""
+        """The status of a call; on CUDA with the current stream, which orders the workspace in torch's allocator."""
         if self.device == HOST:
             return function(*frame.call, None)
-        torch = torch_module()
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        stream = self.raw_stream(self.device)
         if stream not in self.streams:
             # Memory of the image is not given to others before this stream has passed.
-            self.image.record_stream(torch.cuda.current_stream(self.device))
+            self.image.record_stream(torch_module().cuda.current_stream(self.device))
             self.streams.add(stream)
         if self.workspace_size:
             workspace = self.make_workspace()  # kept until the call is over
             frame.arguments.workspace = workspace.data_ptr()
-        if torch._C._cuda_getDevice() == self.device:
+        if self.current_device() == self.device:
             return function(*frame.call, stream)
-        with torch.cuda.device(self.device):
+        with torch_module().cuda.device(self.device):
             return function(*frame.call, stream)
 
     def start(self, frame: Frame, function: Callable, arrays: dict[str, Any] | None) -> None:
@@ -217,7 +219,7 @@ class Planned:
         if not isinstance(given, (tuple, list)):
             given = (given,)
         if not 1 <= len(given) <= 2:
-            raise ArgumentError(f"base has {len(given)} arrays, expected (o, lse), which is merged, or o, which is added to")
+            raise ArgumentError(f"base has {len(given)} arrays, expected (o, lse), which is merged, or o alone")
         found = tuple(array(x, name) for x, name in zip(given, ("base_o", "base_lse")))
         for x, name in zip(found, ("base_o", "base_lse")):
             setattr(frame.arguments, name, frame.views[name].set(x))

@@ -24,14 +24,16 @@ class Selected(NamedTuple):
 
 def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: float | None = None, capacity: int = 0,
            keep_first: int = 0, keep_last: int = 0, keep: Any = None, block: int | Sequence[int] = 1,
-           causal: bool = False, n_q: int = 0, n_kv: int = 0, lengths: Any = None, bits: bool = False, out: Selected | None = None) -> Selected:
+           causal: bool = False, n_q: int = 0, n_kv: int = 0, lengths: Any = None, bits: bool = False,
+           out: Selected | None = None) -> Selected:
     """The columns of each row of scores [batch, heads, rows, n] that attention is to read: the k highest, those of at
     least a threshold, or the fewest that hold a share p of the row's softmax.
 
     k is a number, or int32 [batch, heads, rows]. A row keeps the first keep_first and the last keep_last of its columns
-    whatever their scores, and those with a bit in keep: int64 words [1, rows or batch * heads * rows, ceil(n / 64)], which
-    columns() makes of lists. A column is block_kv keys and a row block_q queries, for lengths int32 [batch], causal, and n_q
-    and n_kv where the last ones have fewer. On CUDA it runs on the current stream; out is written where it is given.
+    whatever their scores, and those with a bit in keep: int64 words [1, rows or batch * heads * rows, ceil(n / 64)],
+    which columns() makes of lists. A column is block_kv keys and a row block_q queries, for lengths int32 [batch],
+    causal, and n_q and n_kv where the last ones have fewer. On CUDA it runs on the current stream; out is written where
+    it is given.
     """
     scores = array(scores, "scores")
     modes = [name for name, x in (("k", k), ("threshold", threshold), ("p", p)) if x is not None]

@@ -67,8 +67,7 @@ GRADIENTS = ("q", "k", "v", "alibi", "sink")
 
 
 class Attention(torch.autograd.Function):
-    """Eager attention. Inputs are q, k, v, alibi, sink, seed and call, which is (pattern, options, entry); outputs o and
-    lse."""
+    """Eager attention. Inputs are q, k, v, alibi, sink, seed and call, (pattern, options, entry); outputs o and lse."""
 
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, call: tuple) -> tuple:
@@ -94,6 +93,7 @@ class Attention(torch.autograd.Function):
 
 
 once = torch.autograd.function.once_differentiable(Attention.gradients)
+apply = super(torch.autograd.Function, Attention).apply  # without looking for transforms, which plain has done
 
 # ---- operators ----
 
@@ -290,7 +290,7 @@ def eager(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, alibi: Any, 
     """Attention of plain tensors."""
     entry = entry_for(Plan, pattern, q, k, v, options, alibi, sink, None, where)
     if needs_grad(q, k, v, alibi, sink):
-        found = Attention.apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
+        found = apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
         return found if return_lse else found[0]
     return forward(entry, q, k, v, alibi, sink, seed, return_lse)
 
@@ -328,8 +328,8 @@ def attend(q: Any, k: Any, v: Any, pattern: Pattern, scale: float | None, return
     if not isinstance(q, torch.Tensor):
         return on_others(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed, base, beta)
     if base is not None or beta is not None:
-        raise UnsupportedError("base is given: torch.compile, torch.func and subclasses of tensors take none; call a Plan "
-                               "outside them")
+        raise UnsupportedError("base is given: torch.compile, torch.func and subclasses of tensors take none; call a "
+                               "Plan outside them")
     if q.dtype == torch.float64:
         raise UnsupportedError("q is float64: there is no double precision; convert it first")
     found = operator(q, k, v)(q, k, v, alibi, sink, seed, hold(pattern, "pattern").key, float(scale or 0.0),

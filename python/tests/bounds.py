@@ -28,8 +28,9 @@ class Reference:
         apart = wide[0] @ v.square() - 2 * o * (wide[0] @ v) + o.square() * wide[0].sum(-1, keepdim=True)
         self.o_bound = self.bound(o, self.norm(wide[1] @ v.square()), 0, 0,
                                   self.norm(apart.clamp_min(0)), size, count)
-        self.lse_bound = wide[0].sum(-1).sqrt() + (2 * UNIT * torch.maximum(self.lse.abs(), size).clamp_min(1)
-                                                   if not self.half else 1e-4 * self.lse.abs().clamp_min(1) + UNIT * size)
+        stored = 1e-4 * self.lse.abs().clamp_min(1) + 2 * UNIT * size if self.half else (
+            2 * UNIT * torch.maximum(self.lse.abs(), size).clamp_min(1))
+        self.lse_bound = stored + wide[0].sum(-1).sqrt()
         d_s = p * (d_o @ v.mT - ((d_o * o).sum(-1) - d_lse)[..., None])
         lost = (d_o * o).square().sum(-1).sqrt()  # of a delta, by rounding of o
         spread = p.square() * (d_o.square() @ v.square().mT)

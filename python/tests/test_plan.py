@@ -93,12 +93,33 @@ class Attention(unittest.TestCase):
                                  for x in (self.pattern, kept, rest))
         o, lse = tessera.unmerge(whole, part)
         some = numpy.isfinite(expected[1])
-        self.assertTrue(oracle.near(o[some], expected[0][some], 1e-4) and oracle.near(lse[some], expected[1][some], 1e-4))
+        for found, right in zip((o, lse), expected):
+            self.assertTrue(oracle.near(found[some], right[some], 1e-4))
         self.assertTrue((o[~some] == 0).all() and numpy.isneginf(lse[~some]).all())
         nothing = tessera.unmerge(part, part)
         self.assertTrue((nothing[0] == 0).all() and numpy.isneginf(nothing[1]).all())
         with self.assertRaisesRegex(ArgumentError, "whole and kept"):
             tessera.unmerge(whole[0], part)
+
+    def test_a_base_is_merged_or_added_to_in_place_too(self):
+        third = numpy.arange(N) % 3 == 0
+        kept, rest = (Pattern.from_mask(self.mask & keys, block=16) for keys in (third, ~third))
+        q, k, v = self.q, self.k, self.v
+        part = tessera.attention(q, k, v, kept, return_lse=True)
+        o, lse = tessera.attention(q, k, v, rest, base=part, return_lse=True)
+        expected, expected_lse = oracle.attention(q, k, v, self.mask)
+        self.assertTrue(oracle.near(o, expected) and oracle.near(lse, expected_lse))
+        plan = tessera.Plan(rest, q, k, v)
+        alone = plan(q, k, v)
+        self.assertTrue(oracle.near(plan(q, k, v, base=part[0], beta=-0.5), part[0] - 0.5 * alone))
+        self.assertTrue((plan(q, k, v) == alone).all())
+        out = part[0].copy()
+        self.assertIs(plan(q, k, v, base=out, out=out), out)
+        self.assertTrue(oracle.near(out, part[0] + alone))
+        for given, words in (({"base": part, "beta": 2.0}, "beta"), ({"base": (o, lse, o)}, "base has 3"),
+                             ({"base": part[0], "beta": 0.0}, "beta is 0"), ({"base": k}, "base_o")):
+            with self.assertRaisesRegex(ArgumentError, words):
+                plan(q, k, v, **given)
 
     def test_column_sums_are_the_weights_that_keys_get(self):
         plan = tessera.Plan(self.pattern, self.q, self.k, self.v, sum_rows=16)

@@ -199,6 +199,21 @@ class Calls(Base):
             mask = torch.from_numpy(self.mask.copy()).to(self.device).clone()
             self.assertTrue(near(tessera.torch.scaled_dot_product_attention(q, k, v, mask), expected))
 
+    def test_a_base_is_merged_and_has_no_gradient(self):
+        q, k, v = self.case()
+        odd = numpy.arange(N) % 2
+        first, second = (Pattern.from_mask(self.mask & (odd == i), block=16) for i in range(2))
+        part = tessera.attention(q, k, v, first, return_lse=True)
+        o, lse = tessera.attention(q, k, v, second, base=part, return_lse=True)
+        self.assertTrue(near(o, reference(q, k, v, self.mask), 1e-5))
+        rest = tessera.unmerge((o, lse), part)
+        plan = tessera.Plan(first, q, k, v)
+        self.assertTrue(near(plan(q, k, v, base=rest, out=rest[0]), reference(q, k, v, self.mask), 1e-5))
+        with self.assertRaisesRegex(UnsupportedError, "torch.func"):
+            torch.vmap(lambda x: tessera.attention(x, k, v, second, base=part))(torch.stack([q, q]))
+        with self.assertRaisesRegex(UnsupportedError, "which has no gradient"):
+            tessera.attention(q.requires_grad_(), k, v, second, base=part)
+
     def test_column_sums_of_todays_lse_are_shares(self):
         q, k, v = self.case(dtype=torch.bfloat16)
         pattern = Pattern.from_spec("causal", N, block=16)
