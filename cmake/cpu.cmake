@@ -90,7 +90,7 @@ tessera_holds(tessera_cpu)
 function(tessera_cpu_level level)
     set(stems forward/attention backward/keys backward/rows)
     if(NOT DEFINED cpu_rest_${level})
-        list(APPEND stems backward/delta staged/sddmm staged/softmax staged/spmm
+        list(APPEND stems forward/column_sums backward/delta staged/sddmm staged/softmax staged/spmm
             staged/softmax_backward staged/spmm_transposed)
     endif()
     list(TRANSFORM stems REPLACE "(.+)" "src/cpu/\\1.c")

@@ -42,6 +42,14 @@ foreach(family sm90 sm90_r192 sm90_r64 sm90_wide sm90_pair)
     set(${family}_shared "sm90_shape<@arguments@>::BYTES")
     set(${family}_share 1)
 endforeach()
+foreach(family sm90_sums sm90_r192_sums)
+    set(${family}_list units_sm90)
+    set(${family}_folder sm90)
+    set(${family}_launch "attention_sm90_launch_sums<@T@, sm90_shape<@arguments@>>(p, stream)")
+    set(${family}_rows "int32_t")
+    set(${family}_shared "sm90_shape<@arguments@>::BYTES")
+    set(${family}_share 1)
+endforeach()
 foreach(family sm80 sm80_f32)
     set(${family}_list units)
     set(${family}_folder sm80)
@@ -130,11 +138,11 @@ unit(units_sm90 decode_bf16_blocks forward/sm90/filled/kernel.cuh
     "const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type) {\n    return type == TESS_F16 ? attention_filled_refuses_run<__half>(p)\n                            : attention_filled_refuses_run<__nv_bfloat16>(p);\n}")
 
 # Fused.
-string(REGEX MATCHALL "CUDA_FORWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [(][0-9, ]*[)]"
+string(REGEX MATCHALL "CUDA_FORWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [(][a-z0-9, ]*[)]"
     forward "${rows}")
 foreach(row ${forward})
     string(REGEX MATCH
-        "[(]([a-z0-9]+), ([a-z0-9_]+), ([a-z0-9_]+), [0-9]+, [0-9]+, [(]([0-9, ]*)[)]" row "${row}")
+        "[(]([a-z0-9]+), ([a-z0-9_]+), ([a-z0-9_]+), [0-9]+, [0-9]+, [(]([a-z0-9, ]*)[)]" row "${row}")
     set(types ${types_${CMAKE_MATCH_1}})
     set(name ${CMAKE_MATCH_2})
     set(family ${CMAKE_MATCH_3})
@@ -154,6 +162,9 @@ foreach(row ${forward})
             "cudaError_t cuda_attention_${type}_${name}(${forward_parameters}) {\n    return ${launch};\n}\n\nint64_t cuda_attention_${type}_${name}_shared(${${family}_rows}) {\n    return ${shared};\n}")
     endforeach()
 endforeach()
+
+unit(units_sm90 attention_bf16_sm90_d128_sums forward/sm90/kernel.cuh
+    "const char *cuda_sums_refuses_run(const struct attention_params *p, tess_type type) {\n    return attention_sm90_sums_refused(p, type);\n}")
 
 # Backward.
 string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9]+, [a-z]+, [0-9]+," backward "${rows}")
@@ -189,6 +200,8 @@ endforeach()
 unit(units delta backward/delta.cuh
     "cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream) {\n    return delta_launch(p, stream);\n}")
 
+unit(units column_sums forward/column_sums/kernel.cuh
+    "cudaError_t cuda_column_sums(const struct column_sums_params *p, cudaStream_t stream) {\n    return column_sums_launch(p, stream);\n}")
 unit(units staged staged/image.cuh
     "cudaError_t cuda_image_derive(${staged_parameters}) {\n    return image_derive(p, stream);\n}")
 unit(units fill fill/launch.cuh
@@ -203,6 +216,8 @@ unit(units select select/launch.cuh
     "cudaError_t cuda_select(const struct select_params *p, cudaStream_t stream) {\n    return select_launch(p, stream);\n}")
 unit(units combine forward/merge.cuh
     "cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,\n                       cudaStream_t stream) {\n    return merge_launch(p, in, out, stream);\n}")
+unit(units combine forward/unmerge.cuh
+    "cudaError_t cuda_unmerge(const struct merge_params *p, tess_type in, tess_type out,\n                         cudaStream_t stream) {\n    return unmerge_launch(p, in, out, stream);\n}")
 unit(units select_blocks select/pool.cuh
     "cudaError_t cuda_pool(const struct pool_params *p, tess_type type, cudaStream_t stream) {\n    return pool_launch(p, type, stream);\n}")
 unit(units select_blocks select/score.cuh

@@ -55,6 +55,8 @@ foreach(name caches views)
 endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
+tessera_test(kernels column_sums TEAMS SOURCES tests/support/support.c)
+tessera_test(kernels base TEAMS SOURCES tests/support/basing.c tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
 tessera_test(kernels pool TEAMS SOURCES tests/support/pooling.c)
@@ -149,6 +151,7 @@ endforeach()
 # Need a device, and say so where there is none.
 tessera_test(kernels cuda SOURCES tests/support/merging.c tests/support/modified.c
     tests/support/support.c)
+tessera_test(kernels cuda_base SOURCES tests/support/basing.c tests/support/merging.c tests/support/support.c)
 tessera_test(kernels cuda_bits SOURCES tests/support/support.c)
 tessera_test(kernels cuda_fill SOURCES tests/support/filled.c tests/support/device_lists.c
     tests/support/support.c INCLUDES src)
@@ -160,11 +163,11 @@ tessera_test(kernels cuda_select SOURCES tests/support/selecting.c tests/support
 foreach(name cuda_threads cuda_order)
     tessera_test(kernels ${name} SOURCES tests/support/lanes.c tests/support/support.c)
 endforeach()
-set_tests_properties(cuda cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
+set_tests_properties(cuda cuda_base cuda_bits cuda_fill cuda_order cuda_pool cuda_select cuda_threads decode PROPERTIES
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention caches gradients modifiers regret regret_all cuda cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention base caches gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
@@ -262,6 +265,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set_tests_properties(neon aarch64_portable PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600)
     add_test(NAME arrows COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/arrows.sh)
     add_test(NAME fit COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/fit.sh)
+    add_test(NAME by_hand COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/by_hand.sh)
     add_test(NAME words COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/words.sh)
     add_test(NAME launches COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/launches.sh)
     set(pages README.md docs/choosing.md docs/performance.md)
@@ -283,7 +287,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     add_test(NAME clang COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/clang.sh)
     add_test(NAME serial COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/serial.sh ${CMAKE_C_COMPILER})
     add_test(NAME python COMMAND ${PROJECT_SOURCE_DIR}/tests/scripts/python.sh $<TARGET_FILE:tessera>)
-    set_tests_properties(clang python PROPERTIES SKIP_RETURN_CODE 77)
+    add_test(NAME python_long CONFIGURATIONS Long COMMAND ${CMAKE_COMMAND} -E env TESSERA_LONG=1
+        ${PROJECT_SOURCE_DIR}/tests/scripts/python.sh $<TARGET_FILE:tessera>)
+    set_tests_properties(clang python python_long PROPERTIES SKIP_RETURN_CODE 77)
     set_tests_properties(serial PROPERTIES TIMEOUT 600)
     add_test(NAME package COMMAND ${PROJECT_SOURCE_DIR}/tests/package/test.sh
         ${PROJECT_BINARY_DIR} ${CMAKE_C_COMPILER} c++)

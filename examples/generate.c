@@ -6,7 +6,7 @@
  * On CUDA one captured graph of fill and run serves all steps. To build it:
  *
  *     cc generate.c $(pkg-config --cflags --libs tessera) -lm
- *     cc -DGENERATE_CUDA generate.c $(pkg-config --cflags --libs tessera) -lm -lcudart
+ *     cc -DEXAMPLE_CUDA generate.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  */
 #include <math.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void give(const struct step *s, tess_stream stream) {
             &error);
 }
 
-#ifdef GENERATE_CUDA
+#ifdef EXAMPLE_CUDA
 #include <cuda_runtime_api.h>
 
 static const tess_backend backend = TESS_CUDA;

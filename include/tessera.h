@@ -18,7 +18,7 @@
  *   3. plan once, run many times     tess_plan_*, tess_run, tess_delta; lists that change:
  *                                    tess_plan_reserve, tess_plan_fill, tess_plan_fill_run
  *   4. the three stages one by one   tess_sddmm, tess_softmax, tess_spmm
- *   5. joining partial results       tess_merge
+ *   5. joining partial results       tess_merge, tess_unmerge
  *   6. choosing what is listed       tess_pool, tess_pool_score, tess_select, tess_columns_convert
  *   7. queries                       version, names, devices, kernels
  *
@@ -37,7 +37,7 @@
  *     fork() OpenMP's threads are gone: a child of a process that used a team may call with
  *     threads = 1 only, or must exec. OpenMP ends the process where the system refuses a thread.
  *   - Memory. Constructors allocate the object they return, which its _free function releases.
- *     tess_run, the stages, tess_merge and tess_select allocate, synchronise and print nothing.
+ *     tess_run, the stages, tess_merge, tess_unmerge and tess_select allocate, synchronise and print nothing.
  *   - Sizes and strides are 64-bit and count elements; sizes named *_size of memory count bytes.
  *     n_q and n_kv go from 1 to 2^31 - 1: of nothing leave the call out.
  *   - Every struct begins with struct_size, which its tess_*_init function sets, so that later
@@ -184,7 +184,8 @@ typedef enum tess_stage {
     TESS_STAGE_GRADIENT_KEYS = 5,    /* fused backward: dK and dV, over lists of queries */
     TESS_STAGE_GRADIENT_ROWS = 6,    /* fused backward: dQ, over lists of keys */
     TESS_STAGE_SOFTMAX_BACKWARD = 7, /* staged backward: weights and gradients of scores */
-    TESS_STAGE_SPMM_TRANSPOSED = 8   /* staged backward: dK and dV from stored tiles */
+    TESS_STAGE_SPMM_TRANSPOSED = 8,  /* staged backward: dK and dV from stored tiles */
+    TESS_STAGE_COLUMN_SUMS = 9       /* fused attention: column sums, where a problem has them */
 } tess_stage;
 
 /* Which keys each query sees: made in section 2, never changed, released by tess_pattern_free. */
@@ -598,6 +599,15 @@ enum {
  * d_qk - rope_dims where K has scales and a second view. Scales of values by token or group go with products
  * in bf16 alone: q of f32 or bf16, and no f16 beside it.
  *
+ * Column sums, by which columns are chosen for later steps (docs/semantics.md, "Column sums"): fused attention
+ * alone. Of batch b, query head h, group g of sum_rows queries and key j, with a reference r of an earlier step,
+ *
+ *     sums[b][h][g][j] = sum over queries i of the group that list j of exp(s_ij - r_i)
+ *
+ *   sum_rows   queries of a group, the last may have fewer; 0: no sums. On CUDA 8, 16, 32, 64, 128, 192 or 256.
+ *              A multiple of the pattern's block_q, or a divisor; of filled lists on CUDA a divisor
+ *   sum_type   TESS_F32 or TESS_BF16, of the sums that a run writes
+ *
  * Lists that live on the device (tess_plan_reserve) on the CPU:
  *
  *   strict     1: a fill whose lists have a fault or an overflow answers INVALID_LIST, with its place. 0: it
@@ -636,6 +646,8 @@ typedef struct tess_problem {
     tess_type k_rope_type;
     int64_t o_f32;
     int64_t strict;
+    int64_t sum_rows;
+    tess_type sum_type;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -702,6 +714,20 @@ TESS_API tess_status tess_plan_upload(const tess_plan *plan, void *image, size_t
                                       tess_error *error, tess_stream stream);
 
 /*
+ * A base: outputs that a run of attention starts from, those of a cached step, a second cache, a shared
+ * prefix, the ranks before in a ring. With A and L the run's own o and lse, A without the sink:
+ *
+ *   MERGE   lse = log(exp(base_lse) + exp(L))                                natural logarithm
+ *           o   = exp(base_lse - lse) * base_o + exp(L - lse) * A            the base is one more part
+ *   ADD     o   = base_o + beta * A, one rounding                            lse = L
+ *
+ * The sink enters once: with MERGE after joining, so base_o has none in it; with ADD into A. Dropout is A's
+ * alone. An empty row adds nothing: o is base_o, with MERGE where there is no sink. With MERGE a base_lse of
+ * -Inf says that the base is empty there and its o is not read; NaN or +Inf makes the row NaN.
+ */
+typedef enum tess_base { TESS_BASE_NONE = 0, TESS_BASE_MERGE = 1, TESS_BASE_ADD = 2 } tess_base;
+
+/*
  * Tensors and arrays that a run reads and writes. Shapes as in tess_attention, sizes as in the problem.
  * Each call says which of them it uses; the others may be NULL.
  */
@@ -742,11 +768,21 @@ typedef struct tess_arguments {
     const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
     /* From a batch's row of page_table to the next, in entries: ceil(n_kv / page_size) or more; 0: as many. */
     int64_t page_table_stride;
+    /* A base: tess_run of fused attention alone, chosen for each run. Any plan takes one. */
+    tess_base base;
+    const tess_tensor *base_o; /* like o, of its type; may be o itself, with its data and strides */
+    const tess_tensor
+        *base_lse; /* MERGE: like lse, in memory of its own, as all of a row's CTAs read it */
+    double beta;   /* ADD: 0 means 1 */
+    /* Tensors of column sums; NULL unless the problem has sum_rows. */
+    const tess_tensor *lse_reference; /* like lse, read: -Inf leaves a query out */
+    const tess_tensor
+        *column_sums; /* [B, heads_q, ceil(n_q / sum_rows), n_kv], all of it written */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
- * Runs the plan's operation: attention, q, k, v to o and lse; its backward, q, k, v, lse,
+ * Runs the plan's operation: attention, q, k, v and a base if given to o and lse; its backward, q, k, v, lse,
  * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
  * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
  * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one
@@ -786,10 +822,11 @@ typedef struct tess_plan_info {
     double predicted_seconds; /* tess_plan_predict, of reserved plans at capacity */
     /* Key tiles of the backward, where dK or dV is wanted; else 0. Items and splits above are those of query
      * tiles and of key tiles; fused, without dQ and slopes wanted, there are no query tiles. */
-    int64_t tile_keys;      /* keys of a key tile */
-    int64_t packed_queries; /* listed by the key tiles, each once a tile */
-    int64_t bytes;          /* q, k, v and o that a run moves at least: those listed, once */
-    int64_t fill_run_exact; /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
+    int64_t tile_keys;       /* keys of a key tile */
+    int64_t packed_queries;  /* listed by the key tiles, each once a tile */
+    int64_t bytes;           /* q, k, v and o that a run moves at least: those listed, once */
+    int64_t fill_run_exact;  /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
+    int64_t fill_run_direct; /* 1: tess_plan_fill_run takes distinct indices without an image */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -994,14 +1031,19 @@ TESS_DEFINE_INIT(tess_fill_report)
  * and lse are those of the two calls (tess_plan_info).
  *
  *   pattern    lists as they are when the stream reaches them
- *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory
+ *   image      tess_plan_image_size bytes, 256-byte aligned, of the target's memory; or NULL, see below
  *   report     NULL, or TESS_REPORT_SIZE bytes of the target's memory, 8-byte aligned, written with the
  *              image: what tess_plan_report reads, on CUDA by a copy on the host
  *   arguments  those of a run; their image is NULL
  *
+ * Without an image, where tess_plan_info says fill_run_direct: the kernel reads the lists itself, in one launch.
+ * DISTINCT is promised then, and there is no report. Keys, o and lse are those of fill and run to rounding: sums
+ * have another order, which the plan and the device fix.
+ *
  * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one
  * stream at a time, threads may share the plan. Errors: those of tess_plan_fill and tess_run, INVALID_ARGUMENT
- * also where arguments have an image. Where the problem is strict and a list has a fault, nothing runs.
+ * also where arguments have an image, and for an image of NULL where the plan, the promises or a report do not
+ * allow it. Where the problem is strict and a list has a fault, nothing runs.
  */
 TESS_API tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern *pattern,
                                         void *image, size_t image_size, void *report,
@@ -1090,6 +1132,36 @@ TESS_API tess_status tess_spmm(const tess_plan *plan, const tess_arguments *argu
 TESS_API tess_status tess_merge(tess_backend backend, int64_t parts, const tess_tensor *const *o,
                                 const tess_tensor *const *lse, const tess_tensor *o_out,
                                 const tess_tensor *lse_out, tess_error *error, tess_stream stream);
+
+/*
+ * The inverse: attention over the keys that are not kept, from attention over all of them and over those
+ * that are, row by row in f32,
+ *
+ *     w        = exp(lse_kept - lse_whole)
+ *     lse_rest = lse_whole + log(1 - w)                   natural logarithm
+ *     o_rest   = (o_whole - w * o_kept) / (1 - w)
+ *
+ * A run over the kept keys with (o_rest, lse_rest) as its base of TESS_BASE_MERGE gives the whole again, and
+ * costs what is kept. Where 1 - w < 2^-12 nothing that f32 can tell is left: o_rest is 0 and lse_rest -Inf.
+ * The error of o_rest is that of its inputs over 1 - w; merging multiplies by 1 - w again.
+ *
+ *   backend              where the memory is (CUDA: on the current device)
+ *   o_whole, o_kept      [B, heads, n, d_v], of one type; d_v up to 65536
+ *   lse_whole, lse_kept  [B, heads, n, 1], f32
+ *   o_rest               [B, heads, n, d_v], written; of any type
+ *   lse_rest             [B, heads, n, 1] f32, written; NULL when not wanted
+ *   stream               as in tess_run
+ *
+ * Tensors are as in tess_merge; o_rest may be o_whole or o_kept, and lse_rest lse_whole or lse_kept. Where
+ * lse_kept is -Inf the rest is the whole, and o_kept is not read; where lse_whole is -Inf there is nothing,
+ * and neither o is read. An lse of NaN or +Inf makes its row NaN. Bitwise repeatable, on the CPU for any
+ * number of threads. Errors: INVALID_ARGUMENT, NO_CUDA, CUDA_ERROR.
+ */
+TESS_API tess_status tess_unmerge(tess_backend backend, const tess_tensor *o_whole,
+                                  const tess_tensor *lse_whole, const tess_tensor *o_kept,
+                                  const tess_tensor *lse_kept, const tess_tensor *o_rest,
+                                  const tess_tensor *lse_rest, tess_error *error,
+                                  tess_stream stream);
 
 /* ---------------------------------------------------------------------------------------------
  * 6. Choosing what is listed: pooled blocks, their scores, columns
@@ -1227,16 +1299,20 @@ typedef enum tess_select_mode {
  *               row's largest count as 0
  *   keep_first, keep_last
  *               so many of the first and of the last columns that a row has today come before all
- *               others, whatever their scores
+ *               others, whatever their scores; of these the lowest first
  *   block_q, block_kv
  *               queries of a row and keys of a column, for lengths and causal; 0: 1
  *   causal      1: a row has columns up to that of its last query alone, which stands at key position
  *               i + length - n_q
  *   n_q         queries, for causal; 0: rows * block_q
  *   row_k       EXACT: int32 [batch][heads][rows], k of each row, in the place of k; NULL: k
- *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: all
+ *   lengths     int32 [batch], keys there are today: a row has ceil(length / block_kv) columns; NULL: n_kv
+ *   n_kv        keys, where the last column has fewer; 0: n * block_kv
+ *   keep        uint64 [keep_rows][ceil(n / 64)], a bit for each column as in TESS_BLOCK_BITS: columns of today
+ *               that come before all others likewise. tess_columns_convert makes bits of a list. NULL: none
+ *   keep_rows   1, rows, or rows of all batches and heads: row r of them all has row r % keep_rows of keep
  *
- * row_k and lengths lie in the memory of the backend.
+ * row_k, lengths and keep lie in the memory of the backend.
  */
 typedef struct tess_selection {
     size_t struct_size;
@@ -1249,6 +1325,9 @@ typedef struct tess_selection {
     int64_t n_q;
     const int32_t *row_k;
     const int32_t *lengths;
+    int64_t n_kv;
+    const uint64_t *keep;
+    int64_t keep_rows;
 } tess_selection;
 TESS_DEFINE_INIT(tess_selection)
 

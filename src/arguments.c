@@ -5,12 +5,14 @@
 #include "plan/problem.h"
 #include "base/status.h"
 
+#include <math.h>
 #include <string.h>
 
 struct call call_run(tess_operation operation, const char *function) {
     static const struct call runs[] = {
-        [TESS_ATTENTION] = {USES_Q | USES_K | USES_V | USES_BIAS | USES_WEIGHTS,
-                            USES_O | USES_O_REST | USES_LSE, NULL},
+        [TESS_ATTENTION] = {USES_Q | USES_K | USES_V | USES_BIAS | USES_WEIGHTS | USES_BASE |
+                                USES_REFERENCE,
+                            USES_O | USES_O_REST | USES_LSE | USES_SUMS, NULL},
         [TESS_ATTENTION_BACKWARD] = {USES_Q | USES_K | USES_V | USES_O | USES_O_REST | USES_LSE |
                                          USES_BIAS | USES_WEIGHTS | USES_D_O | USES_D_LSE |
                                          USES_DELTA,
@@ -39,7 +41,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
 /* ---- tensors ---- */
 
 enum { WHEN_READ = 1, WHEN_WRITTEN = 2 };
-enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE };
+enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE, DIM_KEYS };
 
 /* A tensor of calls: where it is given, where its view goes, and what it must be. */
 static const struct operand {
@@ -47,7 +49,9 @@ static const struct operand {
     size_t given, view; /* places in tess_arguments and in union operands */
     int use;            /* USES_... flags */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
-    enum dim dim;     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32, else of the problem's type */
+    /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32; DIM_KEYS: n_kv, of sum_type, a row for each group of queries;
+     * else of the problem's type */
+    enum dim dim;
     int optional;     /* when it may be NULL: of WHEN_... */
     int or_f32;       /* when it may be f32 as well: of WHEN_... */
     int64_t gradient; /* which of TESS_GRADIENT_... it is, 0: none */
@@ -63,6 +67,10 @@ static const struct operand {
     {FORWARD(o), USES_O, 0, DIM_V, 0, WHEN_READ, 0},
     {FORWARD(lse), USES_LSE, 0, DIM_ONE, WHEN_WRITTEN, 0, 0},
     {FORWARD(o_rest), USES_O_REST, 0, DIM_V, 0, 0, 0},
+    {FORWARD(base_o), USES_BASE, 0, DIM_V, 0, 0, 0},
+    {FORWARD(base_lse), USES_BASE, 0, DIM_ONE, 0, 0, 0},
+    {FORWARD(lse_reference), USES_REFERENCE, 0, DIM_ONE, 0, 0, 0},
+    {FORWARD(column_sums), USES_SUMS, 0, DIM_KEYS, 0, 0, 0},
     {GRADIENT(d_o), USES_D_O, 0, DIM_V, 0, 0, 0},
     {GRADIENT(d_lse), USES_D_LSE, 0, DIM_ONE, WHEN_READ, 0, 0},
     {GRADIENT(delta), USES_DELTA, 0, DIM_ONE, WHEN_READ, 0, 0},
@@ -85,8 +93,43 @@ static struct view *view_of(const struct operand *operand, union operands *opera
     return (struct view *)(void *)((char *)operands + operand->view);
 }
 
+/* ---- a base ---- */
+
+static const char *base_wrong(const tess_arguments *a, const char **argument) {
+    const int base = (int)a->base, beta = a->beta < 0 || a->beta > 0;
+    *argument = "base";
+    if (base < TESS_BASE_NONE || base > TESS_BASE_ADD)
+        return "base is none of TESS_BASE_...";
+    *argument = "base_o";
+    if (base == TESS_BASE_NONE && a->base_o)
+        return "base_o is given, and base is TESS_BASE_NONE";
+    *argument = "base_lse";
+    if (base != TESS_BASE_MERGE && a->base_lse)
+        return "base_lse is given, and base is not TESS_BASE_MERGE";
+    *argument = "beta";
+    if (!isfinite(a->beta))
+        return "beta is not finite";
+    return base != TESS_BASE_ADD && beta ? "beta is given, and base is not TESS_BASE_ADD" : NULL;
+}
+
+static tess_status base_check(const struct problem *p, const tess_arguments *a,
+                              const struct call *call, tess_error *error) {
+    const char *argument, *wrong = base_wrong(a, &argument);
+    if (wrong)
+        return error_set(error, TESS_INVALID_ARGUMENT, call->function, argument, "%s", wrong);
+    if (a->base && (!(call->reads & USES_BASE) || p->pipeline != TESS_FUSED))
+        return error_set(
+            error, TESS_UNSUPPORTED, call->function, "base",
+            "base: runs of fused attention alone take one: make the plan with pipeline "
+            "TESS_FUSED and operation TESS_ATTENTION, or join by tess_merge");
+    return TESS_OK;
+}
+
+/* ---- all tensors ---- */
+
 /* Whether any call of a plan for this problem has a use for the tensor. */
-static int operand_declared(const struct operand *operand, const struct problem *p) {
+static int operand_declared(const struct operand *operand, const struct problem *p,
+                            const tess_arguments *a) {
     if (operand->dim == DIM_ROPE)
         return p->rope_dims > 0;
     switch (operand->use) {
@@ -96,6 +139,11 @@ static int operand_declared(const struct operand *operand, const struct problem 
         return (p->gradients & operand->gradient) != 0;
     case USES_O_REST:
         return p->o_rest;
+    case USES_BASE:
+        return a->base == TESS_BASE_MERGE || (a->base == TESS_BASE_ADD && operand->dim == DIM_V);
+    case USES_REFERENCE:
+    case USES_SUMS:
+        return p->sum_rows > 0;
     case USES_D_O:
     case USES_D_LSE:
     case USES_DELTA:
@@ -107,28 +155,33 @@ static int operand_declared(const struct operand *operand, const struct problem 
 
 static tess_type operand_type(const struct operand *operand, const struct problem *p) {
     const tess_type k = operand->dim == DIM_ROPE ? p->caches.k_rope_type : p->caches.k_type;
-    return operand->dim == DIM_ONE  ? TESS_F32
-           : operand->use == USES_K ? k
-           : operand->use == USES_V ? p->caches.v_type
-           : operand->use == USES_O ? p->o_type
-                                    : p->type;
+    return operand->dim == DIM_ONE               ? TESS_F32
+           : operand->dim == DIM_KEYS            ? p->sum_type
+           : operand->use == USES_K              ? k
+           : operand->use == USES_V              ? p->caches.v_type
+           : operand->use & (USES_O | USES_BASE) ? p->o_type
+                                                 : p->type;
 }
 
 /* pages: of paged keys and values; d_q: dims of q's view. */
 static struct tensor_rule operand_rule(const struct operand *operand, const struct problem *p,
                                        int when, int64_t pages, int64_t d_q) {
-    const int64_t dims[] = {[DIM_QK] = p->d_qk,        [DIM_Q] = d_q,    [DIM_K] = problem_d_k(p),
-                            [DIM_ROPE] = p->rope_dims, [DIM_V] = p->d_v, [DIM_ONE] = 1};
+    const int64_t dims[] = {
+        [DIM_QK] = p->d_qk, [DIM_Q] = d_q, [DIM_K] = problem_d_k(p), [DIM_ROPE] = p->rope_dims,
+        [DIM_V] = p->d_v,   [DIM_ONE] = 1, [DIM_KEYS] = p->n_kv};
+    const int sums = operand->dim == DIM_KEYS;
+    const int64_t rows = sums ? (p->n_q + p->sum_rows - 1) / p->sum_rows : p->n_q;
     const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[operand->dim]};
     const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
                               dims[operand->dim]};
-    const int64_t queries[4] = {p->batch, p->heads_q, p->n_q, dims[operand->dim]};
+    const int64_t queries[4] = {p->batch, p->heads_q, rows, dims[operand->dim]};
     const int64_t *size = !operand->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
     return (struct tensor_rule){
         .name = operand->name,
         .type = operand_type(operand, p),
         .size = {size[0], size[1], size[2], size[3]},
-        .alignment = operand->dim == DIM_ONE ? (int64_t)sizeof(float) : p->alignment,
+        .alignment =
+            operand->dim == DIM_ONE || sums ? 1 : p->alignment, /* no less than an element */
         .output = when == WHEN_WRITTEN,
         .or_f32 = (operand->or_f32 & when) != 0,
         .of_keys = operand->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
@@ -153,13 +206,15 @@ tess_status tensors_take(union operands *out, const struct problem *p, const tes
     const int in_place = call->reads & USES_DELTA && a->delta ? USES_O | USES_O_REST : 0;
     const int uses = (call->reads | call->writes) & ~in_place;
     int64_t pages;
-    tess_status status = caches_pages(&pages, p, a->k, call->function, error);
+    tess_status status = base_check(p, a, call, error);
+    if (!status)
+        status = caches_pages(&pages, p, a->k, call->function, error);
     if (status)
         return status;
     for (const struct operand *operand = tensors; operand < tensors + TENSORS; operand++) {
         const tess_tensor *given = given_of(operand, a);
         const int when = call->writes & operand->use ? WHEN_WRITTEN : WHEN_READ;
-        const int declared = operand_declared(operand, p);
+        const int declared = operand_declared(operand, p, a);
         if (given && !declared)
             return undeclared(operand->name, call->function, error);
         if (!declared || !(uses & operand->use) || (!given && operand->optional & when))
@@ -174,6 +229,7 @@ tess_status tensors_take(union operands *out, const struct problem *p, const tes
     if (call->reads & USES_Q && p->rope_dims && !a->q_rope)
         out->attention.q_rope = rope_in_q(p, &out->attention.q);
     out->attention.pages = pages;
+    out->attention.beta = a->beta < 0 || a->beta > 0 ? a->beta : 1;
     return TESS_OK;
 }
 
@@ -234,6 +290,12 @@ static tess_status arrays_take(union operands *out, const struct problem *p,
 
 /* ---- all of them ---- */
 
+/* Whether o is written over the base's, row by row. */
+static int base_in_place(const struct attention_operands *given) {
+    return given->o.data == given->base_o.data &&
+           !memcmp(given->o.stride, given->base_o.stride, sizeof given->o.stride);
+}
+
 /* The name of an output that begins where another argument does, or NULL. */
 static const char *outputs_shared(union operands *operands, const struct call *call) {
     const struct attention_operands *given = &operands->attention;
@@ -254,6 +316,9 @@ static const char *outputs_shared(union operands *operands, const struct call *c
     for (size_t i = 0; i < TENSORS; i++)
         all[i] = (struct place){tensors[i].name, view_of(&tensors[i], operands)->data,
                                 (call->writes & tensors[i].use) != 0};
+    for (size_t i = 0; i < TENSORS && base_in_place(given); i++)
+        if (view_of(&tensors[i], operands) == &given->base_o)
+            all[i].data = NULL;
     memcpy(all + TENSORS, arrays, sizeof arrays);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
@@ -309,5 +374,6 @@ tess_status arguments_take(struct kernel_args *out, union operands *operands, co
                          workspace_size);
     out->workspace = a.workspace;
     out->image = a.image;
-    return image_check(plan, a.image, a.image_size, function, error);
+    return call->reads & USES_LISTS ? TESS_OK
+                                    : image_check(plan, a.image, a.image_size, function, error);
 }

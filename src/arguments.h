@@ -18,8 +18,13 @@ enum {
     USES_O_REST = 256,  /* if the problem has one */
     USES_D_O = 512,
     USES_D_LSE = 1024,
-    USES_DELTA = 2048,    /* read: in place of o, where it is given */
-    USES_GRADIENTS = 4096 /* all that the problem names */
+    USES_DELTA = 2048,     /* read: in place of o, where it is given */
+    USES_GRADIENTS = 4096, /* all that the problem names */
+    USES_BASE = 8192,      /* read, where the run has one */
+    USES_REFERENCE =
+        16384, /* lse of an earlier step, and column sums: where the problem has sum_rows */
+    USES_SUMS = 32768,
+    USES_LISTS = 65536 /* lists that the call is given, and no image */
 };
 
 /* Tensors that a call uses. Arguments that its plan's problem has no use for are refused in any call. */

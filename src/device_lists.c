@@ -98,6 +98,20 @@ tess_status tess_plan_fill(const tess_plan *plan, const tess_device_pattern *pat
     return reserve_fill(plan, &filling, function, image, stream, error);
 }
 
+/* Refuses a fill and run without an image where the kernel does not read these lists itself. */
+static tess_status check_direct(const tess_plan *plan, const tess_device_pattern *pattern,
+                                const void *report, const char *function, tess_error *error) {
+    const char *wrong = !reserve_direct(plan)
+                            ? "image is NULL, and the plan's kernel reads lists from an image: "
+                              "give one of tess_plan_image_size bytes"
+                        : !(pattern->promises & TESS_DISTINCT)
+                            ? "image is NULL, and indices are not promised to be TESS_DISTINCT"
+                        : report ? "image is NULL, and a report is asked for, which a fill makes"
+                                 : NULL;
+    return wrong ? error_set(error, TESS_INVALID_ARGUMENT, function, "image", "%s", wrong)
+                 : TESS_OK;
+}
+
 /* The arguments of a run that fills its image, which is no member of them. */
 static tess_status check_run_filling(tess_arguments *out, const tess_arguments *given, void *image,
                                      size_t image_size, const char *function, tess_error *error) {
@@ -117,7 +131,7 @@ tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern 
                                void *image, size_t image_size, void *report,
                                const tess_arguments *arguments, tess_error *error,
                                tess_stream stream) {
-    const struct call call = call_run(TESS_ATTENTION, __func__);
+    struct call call = call_run(TESS_ATTENTION, __func__);
     tess_device_pattern lists;
     tess_arguments given;
     struct kernel_args args;
@@ -130,6 +144,10 @@ tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern 
                            "report is not aligned to %zu bytes", sizeof(int64_t));
     if (!status)
         status = check_run_filling(&given, arguments, image, image_size, __func__, error);
+    if (!image)
+        call.reads |= USES_LISTS;
+    if (!status && !image)
+        status = check_direct(plan, &lists, report, __func__, error);
     if (!status)
         status = arguments_take(&args, &operands, plan, &given, &call, plan->workspace, error);
     if (status)
@@ -137,6 +155,10 @@ tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern 
     struct carve carve = {.base = args.workspace};
     args.workspace = plan_carve(plan, &carve, &operands);
     args.stream = stream;
+    if (!image) {
+        args.work.given = &lists;
+        return passes_run(plan, plan->passes, plan->n_passes, NULL, &args, error);
+    }
     const struct filling filling = {&lists, report};
     return passes_run(plan, plan->passes, plan->n_passes, &filling, &args, error);
 }

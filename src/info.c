@@ -153,12 +153,13 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     known.tile_heads = rows->tile_heads > 0 ? rows->tile_heads : 1;
     known.work_items = rows->schedule.n_items + keys->schedule.n_items + keys->strips.n;
     known.split_tiles = rows->schedule.n_combines + keys->schedule.n_combines;
-    known.memory_size =
-        (int64_t)(sizeof *plan + reserve_memory(plan) + work_memory(&plan->work) +
-                  work_memory(keys) + batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
+    known.memory_size = (int64_t)(sizeof *plan + reserve_memory(plan) + work_memory(&plan->work) +
+                                  work_memory(keys) + work_memory(&plan->sum_work) +
+                                  batch_heads * (staged ? 2 : 1) * sizeof *plan->list_of);
     known.predicted_seconds = tess_plan_predict(plan, -1);
     known.bytes = (int64_t)fmin(plan->filled ? reserve_bytes(plan, -1) : plan->bytes, 0x1p62);
     known.fill_run_exact = plan->filled != NULL;
+    known.fill_run_direct = reserve_direct(plan);
     known.tile_keys = work_copied(keys) ? plan->block_kv : keys->lists.tile_rows;
     known.packed_queries =
         work_copied(keys) ? plan->n_tiles * plan->block_q : listed_keys(&keys->lists);

@@ -95,14 +95,23 @@ static tess_status selection_take(struct select_args *args, const tess_selection
         return refused(error, "selection", "causal", s.causal, "0 ... 1");
     if (s.n_q && (s.n_q <= (shape->rows - 1) * block_q || s.n_q > shape->rows * block_q))
         return refused(error, "selection", "n_q", s.n_q, "rows of block_q queries");
-    if ((uintptr_t)s.row_k % sizeof *s.row_k || (uintptr_t)s.lengths % sizeof *s.lengths)
-        return told(error, "selection", "row_k or lengths is not aligned to its elements");
+    if (s.n_kv && (s.n_kv <= (shape->n - 1) * block_kv || s.n_kv > shape->n * block_kv))
+        return refused(error, "selection", "n_kv", s.n_kv, "columns of block_kv keys");
+    if (!s.keep != !s.keep_rows || (s.keep && s.keep_rows != 1 && s.keep_rows != shape->rows &&
+                                    s.keep_rows != shape->batch * shape->heads * shape->rows))
+        return refused(error, "selection", "keep_rows", s.keep_rows,
+                       "1, rows and rows of all lists with keep, else 0");
+    if ((uintptr_t)s.row_k % sizeof *s.row_k || (uintptr_t)s.lengths % sizeof *s.lengths ||
+        (uintptr_t)s.keep % sizeof *s.keep)
+        return told(error, "selection", "row_k, lengths or keep is not aligned to its elements");
     shape->mode = (int32_t)s.mode;
     shape->keep_first = s.keep_first, shape->keep_last = s.keep_last;
     shape->block_q = block_q, shape->block_kv = block_kv;
     shape->causal = (int32_t)s.causal;
     shape->n_q = s.n_q ? s.n_q : shape->rows * block_q;
-    args->row_k = s.row_k, args->lengths = s.lengths;
+    shape->n_kv = s.n_kv ? s.n_kv : shape->n * block_kv;
+    shape->keep_rows = s.keep_rows;
+    args->row_k = s.row_k, args->lengths = s.lengths, args->keep = s.keep;
     return mode_take(args, &s, error);
 }
 

@@ -25,7 +25,8 @@ static const char *set_make(struct bench_lists *l, const struct lab_setting *s, 
     lab_mirror_make(&l->arrays[set], l->backend);
     if (set && lab_listed_make(&l->drawn[set], &s->c, (uint64_t)set))
         return no_memory;
-    if (lab_listed_place(set ? &l->drawn[set] : &s->listed, &l->arrays[set], &l->at[set]))
+    l->lists[set] = set ? &l->drawn[set] : &s->listed;
+    if (lab_listed_place(l->lists[set], &l->arrays[set], &l->at[set]))
         return l->arrays[set].why;
     if (set)
         l->image[set] = lab_device_alloc(l->backend, l->image_size);
@@ -43,8 +44,10 @@ const char *bench_lists_make(struct bench_lists *l, const struct lab_setting *s,
     l->image[0] = image;
     for (int64_t set = 0; set < sets && !why; set++)
         why = set_make(l, s, set);
-    for (l->turn = 0; l->turn < sets && !why; l->turn++)
-        why = bench_lists_fill(l, error, NULL);
+    for (l->turn = 0; l->turn < sets && !why; l->turn++) {
+        why = bench_lists_choose(l, error, NULL);
+        why = why ? why : bench_lists_fill(l, error, NULL);
+    }
     l->turn = 0;
     return why ? why : lab_device_synchronize(backend);
 }
@@ -58,6 +61,12 @@ void bench_lists_free(struct bench_lists *l) {
     }
 }
 
+const char *bench_lists_choose(const struct bench_lists *l, tess_error *error, tess_stream stream) {
+    return lab_listed_choose(l->lists[l->turn], &l->arrays[l->turn], error, stream) == TESS_OK
+               ? NULL
+               : error->message;
+}
+
 const char *bench_lists_fill(const struct bench_lists *l, tess_error *error, tess_stream stream) {
     return tess_plan_fill(l->plan, &l->at[l->turn], l->image[l->turn], l->image_size, error,
                           stream) == TESS_OK
@@ -69,6 +78,9 @@ const char *bench_lists_step(const struct bench_lists *l, const tess_arguments *
                              tess_error *error, tess_stream stream) {
     tess_arguments a = *arguments;
     a.image = NULL;
+    const char *why = bench_lists_choose(l, error, stream);
+    if (why)
+        return why;
     return tess_plan_fill_run(l->plan, &l->at[l->turn], l->image[l->turn], l->image_size, NULL, &a,
                               error, stream) == TESS_OK
                ? NULL

@@ -14,6 +14,7 @@ struct bench_lists {
     tess_backend backend;
     int64_t sets, turn; /* how many there are; whose turn it is */
     struct lab_listed drawn[BENCH_SETS];
+    const struct lab_listed *lists[BENCH_SETS]; /* the first is the setting's */
     struct lab_mirror arrays[BENCH_SETS];
     tess_device_pattern at[BENCH_SETS];
     void *image[BENCH_SETS]; /* the first is the place's */
@@ -35,10 +36,13 @@ const char *bench_lists_make(struct bench_lists *l, const struct lab_setting *s,
                              tess_error *error);
 void bench_lists_free(struct bench_lists *l);
 
+/* Gives the stream what chooses the lists of the set whose turn it is: nothing, of most. */
+const char *bench_lists_choose(const struct bench_lists *l, tess_error *error, tess_stream stream);
+
 /* Gives the stream the fill of the set whose turn it is. */
 const char *bench_lists_fill(const struct bench_lists *l, tess_error *error, tess_stream stream);
 
-/* Gives the stream fill and run of that set in one call. */
+/* Gives the stream choice, and fill and run of that set in one call. */
 const char *bench_lists_step(const struct bench_lists *l, const tess_arguments *arguments,
                              tess_error *error, tess_stream stream);
 

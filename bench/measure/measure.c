@@ -19,7 +19,7 @@ void bench_result_make(struct bench_result *r, const struct bench_setting *s) {
     r->ms = r->ms_min = r->ms_max = r->plan_ms = r->upload_ms = r->tflops = NAN;
     for (int i = 0; i < BENCH_STAGES; i++)
         r->stage_ms[i] = r->stage_over_floor[i] = NAN;
-    r->fill_ms = r->step_ms = r->projection_ms = r->layer_ms = r->over_floor = NAN;
+    r->select_ms = r->fill_ms = r->step_ms = r->projection_ms = r->layer_ms = r->over_floor = NAN;
     r->noise = r->peak_tflops = r->predicted_ms = r->host_us = NAN;
     r->speedup = r->layer_speedup = r->copy_gbs = r->cache_gbs = r->matmul_tflops = NAN;
 }
@@ -64,6 +64,13 @@ static const char *run_attention(void *what, tess_stream stream) {
 static const char *run_fill(void *what, tess_stream stream) {
     struct measuring *m = what;
     const char *why = bench_lists_fill(&m->lists, &m->error, stream);
+    bench_lists_next(&m->lists);
+    return why;
+}
+
+static const char *run_select(void *what, tess_stream stream) {
+    struct measuring *m = what;
+    const char *why = bench_lists_choose(&m->lists, &m->error, stream);
     bench_lists_next(&m->lists);
     return why;
 }
@@ -193,6 +200,8 @@ static const char *time_all(struct measuring *m) {
         why = bench_time_host(&m->r->host_us, &m->clock, &attention);
     for (int i = 0; i < BENCH_STAGES && m->place.scores && !why; i++)
         why = time_one(&m->r->stage_ms[i], m, stages[i]);
+    if (!why && m->s->lab.c.select[0])
+        why = time_one(&m->r->select_ms, m, run_select);
     if (!why && m->lists.sets)
         why = time_one(&m->r->fill_ms, m, run_fill);
     if (!why && m->lists.sets)
@@ -206,7 +215,7 @@ static const char *time_all(struct measuring *m) {
 
 static void name_kernels(struct bench_result *r, const tess_plan *plan) {
     size_t used = 0;
-    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_SPMM_TRANSPOSED; s++) {
+    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_COLUMN_SUMS; s++) {
         const char *name = tess_plan_kernel(plan, (tess_stage)s);
         if (name && used < sizeof r->kernel)
             used += (size_t)snprintf(r->kernel + used, sizeof r->kernel - used, "%s%s",

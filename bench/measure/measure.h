@@ -37,8 +37,9 @@ struct bench_result {
     double plan_ms, upload_ms; /* CUDA: upload_ms fills the image */
     double predicted_ms;       /* by the plan; on the CPU of one thread, so known for that alone */
     int64_t runs, pairs;
-    double tflops;           /* useful FLOPs over the median: bench_flops */
-    double fill_ms, step_ms; /* topk=: fills alone; fills, each with its run */
+    double tflops; /* useful FLOPs over the median: bench_flops */
+    /* Lists on the device: tess_select, of those that are chosen; fills alone; all of it and the run. */
+    double select_ms, fill_ms, step_ms;
     double stage_ms[BENCH_STAGES];
     double projection_ms, layer_ms; /* projections alone; with the attention after them */
     double over_floor, stage_over_floor[BENCH_STAGES];
@@ -60,8 +61,10 @@ void bench_result_take(struct bench_result *r, const struct bench_times *times);
 struct bench_place {
     struct lab_mirror tensors;
     tess_tensor q, k, v, o, lse, tokens, weights;
+    tess_tensor reference, sums;                          /* column sums */
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
     tess_tensor views[LAB_CACHE_VIEWS];                   /* second views and scales of caches */
+    tess_tensor base[2];                                  /* o, lse */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

@@ -53,6 +53,8 @@ void bench_setting_spoil(struct bench_setting *s, int layer) {
     }
     lab_tensor_poison(&s->lab.o);
     lab_tensor_poison(&s->lab.lse);
+    if (s->lab.c.sum_rows)
+        lab_tensor_poison(&s->lab.sums.sums);
     for (size_t t = 0; layer && t < sizeof projected / sizeof *projected; t++)
         memcpy(projected[t]->buffer.data, s->tokens.buffer.data, s->tokens.buffer.size);
 }
@@ -63,6 +65,9 @@ static int place_tensors(struct bench_place *p, const struct bench_setting *s) {
            lab_mirror_tensor(&p->tensors, lab_cache_v(&s->lab.cache, &s->lab.v), &p->v) ||
            lab_mirror_tensor(&p->tensors, &s->lab.o, &p->o) ||
            lab_mirror_tensor(&p->tensors, &s->lab.lse, &p->lse) ||
+           (s->lab.c.sum_rows &&
+            (lab_mirror_tensor(&p->tensors, &s->lab.sums.reference, &p->reference) ||
+             lab_mirror_tensor(&p->tensors, &s->lab.sums.sums, &p->sums))) ||
            (s->tokens.buffer.base && (lab_mirror_tensor(&p->tensors, &s->tokens, &p->tokens) ||
                                       lab_mirror_tensor(&p->tensors, &s->weights, &p->weights)));
 }
@@ -91,10 +96,13 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     if (scores && !p->scores)
         return "out of memory for the scores";
     if (lab_modifiers_place(&s->lab.modifiers, &p->tensors, &a) ||
-        lab_cache_place(&s->lab.cache, &p->tensors, p->views, &a))
+        lab_cache_place(&s->lab.cache, &p->tensors, p->views, &a) ||
+        lab_base_place(&s->lab.base, &p->tensors, p->base, &a))
         return p->tensors.why;
     if (s->lab.cache.v_in_k)
         a.v = NULL;
+    if (s->lab.c.sum_rows)
+        a.lse_reference = &p->reference, a.column_sums = &p->sums;
     p->arguments = a;
     return lab_case_backward(&s->lab.c) ? bench_backward_place(p, &s->lab) : NULL;
 }

@@ -16,7 +16,7 @@ each query, padding behind those that are valid. Its keys beside those of `tesse
 Times are medians of interleaved rounds of graph replays, microseconds a step: cold, where eight draws of the lists
 take turns (two of large ones), and warm, of one. Eight draws of short lists fit into L2: flushed is what a step adds
 to a read of 128 MB before it, in each round. tessera_run has its lists filled already, tessera_step fills
-first; Triton reads the padded indices, and rows. Its configuration is the fastest when cold of those that fit.
+first, tessera_direct reads the padded indices in one launch, where a plan does; Triton reads the padded indices, and rows. Its configuration is the fastest when cold of those that fit.
 tflops are those of valid keys, cold. Answers of the first queries are held against PyTorch's in f32 before anything
 is timed.
 """
@@ -140,7 +140,8 @@ class Work:
         return 2 * (c["d"] + c["dv"]) * c["h"] * sum(c["valid"])
 
 
-def ours(library, work, step):
+def ours(library, work, how):
+    """how: a method of tessera.Decode, `run`, `step` or `direct`."""
     c = work.case
     # One sequence of n queries: [1, H, N, D] views of [N, H, D].
     o = torch.empty(c["n"], c["h"], c["dv"], device=work.device, dtype=work.q.dtype)
@@ -152,7 +153,7 @@ def ours(library, work, step):
 
     def run(number):
         stream = torch.cuda.current_stream().cuda_stream if work.device == "cuda" else 0
-        (plan.step if step else plan.run)(number, stream)
+        getattr(plan, how)(number, stream)
         return o
 
     for number in range(len(work.indices)):
@@ -210,8 +211,8 @@ def triton(work):
 
 def measure(library, case, device, rounds, who):
     work = Work(case, device)
-    makers = {"tessera_run": lambda: ours(library, work, False), "tessera_step": lambda: ours(library, work, True),
-              "triton": lambda: triton(work)}
+    makers = {"tessera_" + how: lambda how=how: ours(library, work, how) for how in ("run", "step", "direct")}
+    makers |= {"triton": lambda: triton(work)}
     rows, answer, flush = {}, work.reference(), Flush(device)
     replays = {"flush": turns.Replay(flush, device)}
     for name in who:
@@ -248,7 +249,7 @@ def main():
     p.add_argument("--library", required=True, help="path of libtessera.so")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--rounds", type=int, default=15, help="interleaved rounds of each case")
-    p.add_argument("--who", default="tessera_run,tessera_step,triton", help="of these, by commas")
+    p.add_argument("--who", default="tessera_run,tessera_step,tessera_direct,triton", help="of these, by commas")
     p.add_argument("--sweep", help="a file of cases, one a line, # begins a comment")
     p.add_argument("--csv", help="where the rows go")
     p.add_argument("case", nargs="*")

@@ -17,7 +17,7 @@ import turns
 DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", pattern="dense", lists="q",
                 seed="0", threads="0")
 # --device and --peers say where and what runs, so a line's backend and pipeline say nothing here.
-KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline", "kernel")
+KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline", "kernel", "tile", "split")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Two right answers, each rounded and summed in its own order: relative, over a whole tensor.
 TOLERANCE = {"f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
@@ -48,7 +48,9 @@ def case_parse(line):
     case.setdefault("hkv", case["h"])
     case.setdefault("nkv", case["n"])
     case.setdefault("dv", case["d"])
-    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv", "threads"):
+    case.setdefault("tile", 0)
+    case.setdefault("split", 0)
+    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv", "threads", "tile", "split"):
         case[key] = int(case[key])
     case["block_q"], case["block_kv"] = map(int, case["block"].split("x"))
     return case
@@ -125,14 +127,17 @@ class Work:
 # ---- makers ----
 
 
-def ours(pipeline, library=None):
+def ours(pipeline, library=None, case=None):
+    """Of the work's case, or of one that differs in threads, kernel, tile and split alone."""
+
     def make(work):
+        c = case or work.case
         backend = "cuda" if work.device == "cuda" else "cpu"
         of = library or work.library
         pattern = work.pattern if of is work.library else pattern_make(of, work.case)
         a = tessera.Attention(of, pattern, work.q, work.k, work.v, work.o, work.lse,
-                              work.case["dtype"], backend, pipeline, work.case["threads"],
-                              work.case.get("kernel"))
+                              c["dtype"], backend, pipeline, c["threads"], c.get("kernel"), c["tile"],
+                              c["split"])
 
         def run():
             a.run(torch.cuda.current_stream().cuda_stream if backend == "cuda" else 0)

@@ -165,6 +165,13 @@ class Decode:
         self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]),
                           self.images[number], self.image_size, None, byref(self.arguments), stream)
 
+    def direct(self, number, stream=0):
+        """Fill and run without an image: indices are distinct, and the kernel reads them."""
+        self.arguments.image = None
+        self.patterns[number].promises |= 1
+        self.library.call("tess_plan_fill_run", self.plan, byref(self.patterns[number]), None, 0, None,
+                          byref(self.arguments), stream)
+
     def run(self, number, stream=0):
         self.arguments.image = self.images[number]
         self.library.call("tess_run", self.plan, byref(self.arguments), stream)
@@ -174,7 +181,7 @@ class Attention:
     """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
 
     def __init__(self, library, pattern, q, k, v, o, lse, dtype, backend, pipeline, threads=0,
-                 kernel=None):
+                 kernel=None, tile=0, split=0):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -184,6 +191,7 @@ class Attention:
         problem.pipeline = PIPELINES[pipeline]
         problem.threads = threads
         problem.kernel = kernel.encode() if kernel else None
+        problem.tile_rows, problem.part_keys = tile, split
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
         sizes = [library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)]

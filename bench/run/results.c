@@ -82,13 +82,18 @@ static json_t *block_text(const struct lab_case *c) {
     return json_string(text);
 }
 
-/* Lists on the device have their form's name, entries and share. */
+/* Lists on the device have their form's name, entries and share; or what they are chosen by, or a mask of. */
 static json_t *pattern_text(const struct lab_case *c) {
     static const char *const forms[] = {"topk", "rows", "bits", "ranges", "mask"};
-    char text[80];
+    char text[sizeof c->pattern + 8];
     if (!lab_case_listed(c))
         return json_string(c->pattern);
-    snprintf(text, sizeof text, "%s(%lld,%.6g)", forms[c->form], (long long)c->topk, c->valid);
+    if (c->select[0])
+        snprintf(text, sizeof text, "%s", c->select);
+    else if (!c->topk)
+        snprintf(text, sizeof text, "mask(%s)", c->pattern);
+    else
+        snprintf(text, sizeof text, "%s(%lld,%.6g)", forms[c->form], (long long)c->topk, c->valid);
     return json_string(text);
 }
 
@@ -149,6 +154,7 @@ static json_t *object(const struct bench_result *r) {
         {"host_us", real(r->host_us)},
         {"plan_ms", real(r->plan_ms)},
         {"upload_ms", real(r->upload_ms)},
+        {"select_ms", real(r->select_ms)},
         {"fill_ms", real(r->fill_ms)},
         {"step_ms", real(r->step_ms)},
         {"runs", json_integer(r->runs)},
@@ -289,6 +295,7 @@ void bench_print(FILE *out, const struct bench_result *r) {
     fprintf(out, "%10s", "");
     if (!isnan(r->host_us))
         fprintf(out, "  host %.1f us", r->host_us);
+    print_part(out, "select", r->select_ms, NAN);
     print_part(out, "fill", r->fill_ms, NAN);
     print_part(out, "fill and run", r->step_ms, NAN);
     for (int i = 0; i < BENCH_STAGES; i++)

@@ -1,5 +1,5 @@
 /* Case strings: parsing and printing. A table holds the keys. */
-#include "lab/case/case.h"
+#include "lab/case/rules.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -34,6 +34,7 @@ static const char *const fill_words[] = {"normal",  "positive", "large", "huge",
 static const char *const operation_words[] = {"attention", "backward", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
+static const char *const base_words[] = {"none", "merge", "add", NULL}; /* tess_base */
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
 static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "mask", NULL};
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
@@ -76,6 +77,9 @@ static const struct key keys[] = {
     {"alibi", NUMBER, FIELD(alibi), 1, NULL, "1: ALiBi's slopes, of both signs; 0"},
     {"sink", NUMBER, FIELD(sink), 1, NULL, "1: a sink for each head; 0"},
     {"dropout", REAL, FIELD(dropout), 0, NULL, "share of the weights that is dropped; 0"},
+    {"sums", NUMBER, FIELD(sum_rows), MAX_TOKENS, NULL,
+     "queries of a group of column sums; 0, none"},
+    {"sumtype", WORD, FIELD(sum_type), 0, type_words, "of column sums: f32 or bf16; f32"},
     {"op", WORD, FIELD(operation), 0, operation_words, "attention or backward; attention"},
     {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
      "backward: of q, k, v, a (slopes), s (sinks); qkv"},
@@ -93,25 +97,20 @@ static const struct key keys[] = {
     {"k0", LETTERS, FIELD(k0), 0, shares_letters, "of K; b is pages where there are some; none"},
     {"v0", LETTERS, FIELD(v0), 0, shares_letters, "of V, as k0; none"},
     {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
+    {"base", WORD, FIELD(base), 0, base_words,
+     "drawn outputs that runs start from: merge, add; none"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
     {"form", WORD, FIELD(form), 0, form_words,
-     "topk: indices, rows, bits, ranges or mask; indices"},
+     "indices, rows, bits, ranges or mask (of a pattern, too); indices"},
+    {"select", TEXT, FIELD(select), 0, NULL,
+     "of scores: topk(K) or threshold(X), +first(N), +last(N); none"},
     {"entries", LETTERS, FIELD(entries), 0, entry_letters,
      "topk: how lists are drawn, letters (semantics.md); ascending"},
     {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
 };
 #define N_KEYS (sizeof keys / sizeof keys[0])
-
-static int refuse(char why[LAB_WHY], const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int refuse(char why[LAB_WHY], const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, LAB_WHY, format, arguments);
-    va_end(arguments);
-    return -1;
-}
 
 struct lab_case lab_case_default(void) {
     struct lab_case c;
@@ -151,7 +150,7 @@ static int read_word(const struct key *key, const char *value, void *field, char
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", w ? ", " : "",
                  key->words[w]);
     }
-    return refuse(why, "%s=%.60s: one of %s is expected", key->name, value, list);
+    return lab_case_refuse(why, "%s=%.60s: one of %s is expected", key->name, value, list);
 }
 
 static int read_letters(const struct key *key, const char *value, void *field, char why[LAB_WHY]) {
@@ -160,12 +159,12 @@ static int read_letters(const struct key *key, const char *value, void *field, c
     for (const char *at = value; *at; at++) {
         const char *letter = strchr(letters, *at);
         if (!letter || set & (1 << (letter - letters)))
-            return refuse(why, "%s=%.60s: letters of %s are expected, each once", key->name, value,
-                          letters);
+            return lab_case_refuse(why, "%s=%.60s: letters of %s are expected, each once",
+                                   key->name, value, letters);
         set |= 1 << (letter - letters);
     }
     memcpy(field, &set, sizeof set);
-    return set ? 0 : refuse(why, "%s: a letter of %s is expected", key->name, letters);
+    return set ? 0 : lab_case_refuse(why, "%s: a letter of %s is expected", key->name, letters);
 }
 
 static int read_value(const struct key *key, const char *value, struct lab_case *c,
@@ -178,34 +177,35 @@ static int read_value(const struct key *key, const char *value, struct lab_case 
     case COUNT:
     case NUMBER:
         if (read_number(&at, (uint64_t)key->max, &x) || *at || (key->kind == COUNT && x == 0))
-            return refuse(why, "%s=%.60s: a whole number from %d to %lld is expected", key->name,
-                          value, key->kind == COUNT, (long long)key->max);
+            return lab_case_refuse(why, "%s=%.60s: a whole number from %d to %lld is expected",
+                                   key->name, value, key->kind == COUNT, (long long)key->max);
         memcpy(field, &(int64_t){(int64_t)x}, sizeof(int64_t));
         return 0;
     case SEED:
         if (read_number(&at, UINT64_MAX, &x) || *at)
-            return refuse(why, "%s=%.60s: a whole number of at most 64 bits is expected", key->name,
-                          value);
+            return lab_case_refuse(why, "%s=%.60s: a whole number of at most 64 bits is expected",
+                                   key->name, value);
         memcpy(field, &x, sizeof x);
         return 0;
     case BLOCK:
         if (read_number(&at, (uint64_t)key->max, &x) || *at++ != 'x' ||
             read_number(&at, (uint64_t)key->max, &y) || *at || x == 0 || y == 0)
-            return refuse(why, "%s=%.60s: QUERIESxKEYS is expected, like 64x64", key->name, value);
+            return lab_case_refuse(why, "%s=%.60s: QUERIESxKEYS is expected, like 64x64", key->name,
+                                   value);
         c->block_q = (int64_t)x, c->block_kv = (int64_t)y;
         return 0;
     case TEXT:
         if (strlen(value) >= key->size)
-            return refuse(why, "%s: longer than %zu characters", key->name, key->size - 1);
+            return lab_case_refuse(why, "%s: longer than %zu characters", key->name, key->size - 1);
         if (*value == '\0')
-            return refuse(why, "%s: a value is expected", key->name);
+            return lab_case_refuse(why, "%s: a value is expected", key->name);
         memcpy(field, value, strlen(value) + 1);
         return 0;
     case REAL:
         errno = 0;
         double d = strtod(value, &end);
         if (end == value || *end || errno || !(d > -1e30 && d < 1e30))
-            return refuse(why, "%s=%.60s: a finite number is expected", key->name, value);
+            return lab_case_refuse(why, "%s=%.60s: a finite number is expected", key->name, value);
         memcpy(field, &d, sizeof d);
         return 0;
     case LETTERS:
@@ -225,162 +225,46 @@ static size_t item_length(const char *text) {
     return i;
 }
 
-static int read_item(struct lab_case *c, char *item, int seen[N_KEYS], char why[LAB_WHY]) {
+static int read_item(struct lab_case *c, char *item, const char *given[N_KEYS + 1],
+                     char why[LAB_WHY]) {
     char *equals = strchr(item, '=');
     if (!equals)
-        return refuse(why, "'%.60s': KEY=VALUE is expected", item);
+        return lab_case_refuse(why, "'%.60s': KEY=VALUE is expected", item);
     *equals = '\0';
     for (size_t k = 0; k < N_KEYS; k++) {
         if (strcmp(item, keys[k].name) != 0)
             continue;
-        if (seen[k])
-            return refuse(why, "%s is given twice", item);
-        seen[k] = 1;
+        if (lab_case_was_given(given, keys[k].name))
+            return lab_case_refuse(why, "%s is given twice", item);
+        size_t n = 0;
+        while (given[n])
+            n++;
+        given[n] = keys[k].name;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[340] = "";
+    char names[400] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);
-    return refuse(why, "'%.60s' is no key of a case; there are %s", item, names);
-}
-
-static int was_seen(const int seen[N_KEYS], const char *name) {
-    size_t k = 0;
-    while (strcmp(keys[k].name, name) != 0)
-        k++;
-    return seen[k];
-}
-
-/* Rules of the backward. */
-static int complete_backward(const struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
-    static const char *const alone[] = {"grads", "dlse", "orest", "given"};
-    for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_backward(c); k++)
-        if (was_seen(seen, alone[k]))
-            return refuse(why, "%s goes with op=backward", alone[k]);
-    if (c->gradients & TESS_GRADIENT_ALIBI && !c->alibi)
-        return refuse(why, "grads: a goes with alibi=1");
-    if (c->gradients & TESS_GRADIENT_SINK && !c->sink)
-        return refuse(why, "grads: s goes with sink=1");
-    if (c->o_rest && c->given != LAB_GIVEN_O)
-        return refuse(why, "orest=1 goes with given=o");
-    return 0;
-}
-
-/* Rules of o in f32 and of caches, which fused attention alone has. */
-static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
-    if (lab_case_o_f32(c) && c->pipeline == TESS_STAGED)
-        return refuse(why, "out32 goes with pipeline=fused, or op=backward");
-    if (lab_case_o_f32(c))
-        c->pipeline = TESS_FUSED;
-    if (c->kv_scale && c->kv_type != TESS_E4M3 && c->kv_type != TESS_E5M2)
-        return refuse(why, "kvscale goes with kvtype=e4m3 and kvtype=e5m2");
-    if (!lab_case_caches(c))
-        return 0;
-    if (c->pipeline == TESS_STAGED || lab_case_backward(c))
-        return refuse(why, "page, kvtype, vink and rope go with pipeline=fused,op=attention");
-    if ((c->page || c->kv_type || c->rope) && c->fill != LAB_FILL_NORMAL &&
-        c->fill != LAB_FILL_POSITIVE)
-        return refuse(why, "page, kvtype and rope go with fill=normal and fill=positive");
-    if (c->v_in_k && (c->fill == LAB_FILL_NANK || c->fill == LAB_FILL_NANV))
-        return refuse(why, "vink=1 does not go with fill=nank and fill=nanv");
-    if (c->rope >= c->d)
-        return refuse(why, "rope=%lld is not below d=%lld", (long long)c->rope, (long long)c->d);
-    if (c->v_in_k && c->dv > c->d - c->rope)
-        return refuse(why, "vink=1 needs dv of at most d - rope");
-    c->pipeline = TESS_FUSED;
-    return 0;
-}
-
-/* Rules of strides of 0. */
-static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
-    if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
-        return refuse(why, "q0, k0 and v0 go with fill=normal and fill=positive");
-    return c->v0 && c->v_in_k ? refuse(why, "v0 does not go with vink=1") : 0;
-}
-
-/* Why a case can have no lists on the device; NULL: it can. */
-static const char *lists_refused(const struct lab_case *c) {
-    const tess_pattern_shape shape = lab_case_shape(c);
-    const int64_t rows = (c->n + c->block_q - 1) / c->block_q;
-    const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
-    int64_t all;
-    if (lab_case_backward(c))
-        return "the backward has no lists on the device";
-    if (c->pipeline == TESS_STAGED)
-        return "the staged pipeline has no lists on the device";
-    if (c->form == TESS_RANGES && (c->topk > 4 || c->block_kv != 1))
-        return "form=ranges has at most 4 of them, and blocks of QUERIESx1";
-    if ((c->form == TESS_INDICES || c->form == TESS_MASK) && c->topk > cols)
-        return "form=indices and form=mask have at most as many entries as block columns";
-    if (!(c->valid >= 0 && c->valid <= 1))
-        return "valid is a share within 0 ... 1";
-    if (__builtin_mul_overflow(shape.batch * shape.heads * rows, c->topk + cols, &all) ||
-        all > INT64_MAX / 16)
-        return "the lists of this case do not fit 64 bits";
-    return NULL;
-}
-
-/* Rules of lists on the device. */
-static int complete_listed(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
-    static const char *const alone[] = {"valid", "form", "entries", "cut"};
-    static const char *const others[] = {"pattern", "source"};
-    for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_listed(c); k++)
-        if (was_seen(seen, alone[k]))
-            return refuse(why, "%s goes with topk=", alone[k]);
-    if (!lab_case_listed(c))
-        return 0;
-    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
-        if (was_seen(seen, others[k]))
-            return refuse(why, "%s does not go with topk=", others[k]);
-    if (!was_seen(seen, "block"))
-        c->block_q = c->block_kv = 1;
-    const char *wrong = lists_refused(c);
-    return wrong ? refuse(why, "topk: %s", wrong) : 0;
-}
-
-/* Defaults that follow other keys, and rules between keys. */
-static int complete(struct lab_case *c, const int seen[N_KEYS], char why[LAB_WHY]) {
-    if (!was_seen(seen, "hkv"))
-        c->hkv = c->h;
-    if (!was_seen(seen, "nkv"))
-        c->nkv = c->n;
-    if (!was_seen(seen, "dv"))
-        c->dv = c->d;
-    if (c->h % c->hkv != 0)
-        return refuse(why, "hkv=%lld does not divide h=%lld", (long long)c->hkv, (long long)c->h);
-    if (c->source == LAB_SOURCE_TOPK && (c->block_q != 1 || c->block_kv != 1))
-        return refuse(why, "source=topk needs block=1x1");
-    if ((c->align & (c->align - 1)) != 0 || c->align < (int64_t)tess_type_size(c->type))
-        return refuse(why, "align=%lld: a power of two, at least the size of an element",
-                      (long long)c->align);
-    if (c->softcap < 0 || c->dropout < 0 || c->dropout >= 1)
-        return refuse(why, "softcap is negative, or dropout not within 0 ... 1");
-    if (complete_backward(c, seen, why) || complete_caches(c, why) || complete_shares(c, why))
-        return -1;
-    int64_t n = c->n > c->nkv ? c->n : c->nkv, d = c->d > c->dv ? c->d : c->dv, all;
-    if (__builtin_mul_overflow(c->b * (c->h + 1), n + 1, &all) ||
-        __builtin_mul_overflow(all, d + 16, &all) || all > INT64_MAX / 8)
-        return refuse(why, "the tensors of this case do not fit 64 bits");
-    return complete_listed(c, seen, why);
+    return lab_case_refuse(why, "'%.60s' is no key of a case; there are %s", item, names);
 }
 
 int lab_case_parse(struct lab_case *c, const char *text, char why[LAB_WHY]) {
-    int seen[N_KEYS] = {0};
+    const char *given[N_KEYS + 1] = {0}; /* names, ended by NULL */
     char item[LAB_CASE_TEXT];
     *c = lab_case_default();
     for (;;) {
         size_t length = item_length(text);
         if (length == 0)
-            return refuse(why, "KEY=VALUE is expected where the case has nothing");
+            return lab_case_refuse(why, "KEY=VALUE is expected where the case has nothing");
         if (length >= sizeof item)
-            return refuse(why, "'%.60s...' is too long", text);
+            return lab_case_refuse(why, "'%.60s...' is too long", text);
         memcpy(item, text, length);
         item[length] = '\0';
-        if (read_item(c, item, seen, why))
+        if (read_item(c, item, given, why))
             return -1;
         if (text[length] == '\0')
-            return complete(c, seen, why);
+            return lab_case_complete(c, given, why);
         text += length + 1;
     }
 }
@@ -420,7 +304,12 @@ static void put_letters(struct printer *p, const char *name, const char *letters
 }
 
 static void print_listed(struct printer *p, const struct lab_case *c) {
-    put(p, ",topk=%lld,valid=%.17g", (long long)c->topk, c->valid);
+    if (c->select[0])
+        put(p, ",select=%s", c->select);
+    else if (c->topk)
+        put(p, ",topk=%lld,valid=%.17g", (long long)c->topk, c->valid);
+    else
+        put(p, ",pattern=%s", c->pattern);
     if (c->form != TESS_INDICES)
         put(p, ",form=%s", form_words[c->form]);
     put_letters(p, "entries", entry_letters[0], c->entries);
@@ -481,6 +370,10 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sink=1");
     if (c->dropout > 0)
         put(&p, ",dropout=%.17g", c->dropout);
+    if (c->sum_rows)
+        put(&p, ",sums=%lld", (long long)c->sum_rows);
+    if (c->sum_type)
+        put(&p, ",sumtype=%s", type_words[c->sum_type]);
     if (lab_case_backward(c))
         print_backward(&p, c);
     if (c->out32)
@@ -495,6 +388,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",vink=1");
     if (c->rope)
         put(&p, ",rope=%lld", (long long)c->rope);
+    if (c->base)
+        put(&p, ",base=%s", base_words[c->base]);
     put_letters(&p, "q0", shares_letters[0], c->q0);
     put_letters(&p, "k0", shares_letters[0], c->k0);
     put_letters(&p, "v0", shares_letters[0], c->v0);

@@ -19,6 +19,8 @@
  *     tile=ROWS, split=KEYS         fused: tile_rows and part_keys of the problem (default 0)
  *     softcap=C, alibi=1, sink=1, dropout=P
  *                                   score modifiers, see modifiers.h (default 0, none)
+ *     sums=ROWS                     queries of a group of column sums (default 0, none)
+ *     sumtype=f32|bf16              their type (default f32)
  *     op=attention|backward         what is computed (default attention)
  *     grads=LETTERS                 backward: gradients of q, k, v, a (slopes) and s (sinks); those
  *                                   of q, k and v by default
@@ -34,6 +36,7 @@
  *                                   where K and V are paged, h heads, n rows (default none)
  *     rope=DIMS                     last dims of q and k in second views (default 0). K's have q's type
  *                                   where kvtype has 8 bits; q has one view where seed is odd
+ *     base=none|merge|add           runs start from a drawn base (default none), see base.h
  *
  * Lists that live on the device (listed.h): a reserved plan, filled, instead of a pattern's.
  *
@@ -45,6 +48,9 @@
  *                                   more, u in any order, w entries that are not to be (default none:
  *                                   ascending, padding last)
  *     cut=none|causal|window|ahead  of the device pattern (default none)
+ *     select=WORDS                  instead of topk=: block columns are those that tess_select chooses of drawn
+ *                                   scores, see choice.h; form indices or bits
+ *     pattern=SPEC,form=mask        a mask on the device of what the pattern lists
  */
 #ifndef LAB_CASE_H
 #define LAB_CASE_H
@@ -122,7 +128,9 @@ struct lab_case {
     double scale;
     int64_t tile_rows, part_keys;
     double softcap, dropout;
-    int64_t alibi, sink;      /* 0 or 1 */
+    int64_t alibi, sink; /* 0 or 1 */
+    int64_t sum_rows;    /* 0: no column sums */
+    tess_type sum_type;
     tess_operation operation; /* and what the backward alone has: */
     int64_t gradients;        /* TESS_GRADIENT_..., 0: of q, k and v */
     int64_t d_lse, o_rest;    /* 0 or 1 */
@@ -132,7 +140,9 @@ struct lab_case {
     int64_t q0, k0, v0;         /* LAB_SHARES_... */
     tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
-    int64_t topk; /* 0: no lists on the device; what follows belongs to them */
+    tess_base base;
+    int64_t topk;    /* 0: no lists on the device are drawn; what follows belongs to them */
+    char select[64]; /* "": none are chosen */
     double valid;
     tess_form form;
     int64_t entries; /* LAB_ENTRIES_... */
@@ -160,7 +170,7 @@ void lab_layout_strides(enum lab_layout layout, const int64_t size[4], int64_t s
 
 /* Whether the case has lists on the device. */
 static inline int lab_case_listed(const struct lab_case *c) {
-    return c->topk > 0;
+    return c->topk > 0 || c->select[0] || c->form == TESS_MASK;
 }
 
 /* Whether the case asks for a backend and pipeline: it names them, or none. Plans of lists on the device

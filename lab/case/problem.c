@@ -40,6 +40,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.alibi = c->alibi, p.sink = c->sink;
     p.k_type = c->kv_type, p.v_type = c->v_in_k ? TESS_F32 : c->kv_type;
     p.k_scale = c->kv_scale, p.v_scale = c->v_in_k ? TESS_SCALE_NONE : c->kv_scale;
+    p.sum_rows = c->sum_rows, p.sum_type = c->sum_type;
     p.page_size = c->page, p.v_in_k = c->v_in_k, p.rope_dims = c->rope;
     p.o_f32 = lab_case_o_f32(c);
     p.operation = c->operation, p.gradients = c->gradients, p.o_rest = c->o_rest;

@@ -60,6 +60,15 @@ int lab_work_answer(struct lab_work *w) {
     if (lab_oracle_run(&w->oracle, &s->q.view, &lab_cache_k(&s->cache, &s->k)->view,
                        &lab_cache_v(&s->cache, &s->v)->view, w->spec, &scoring, NULL, 0))
         return -1;
+    lab_column_sums_free(&w->sums);
+    const struct lab_sums_of sums = {&s->q.view,
+                                     &lab_cache_k(&s->cache, &s->k)->view,
+                                     &s->sums.reference.view,
+                                     w->spec,
+                                     &scoring,
+                                     s->c.sum_rows};
+    if (s->c.sum_rows && lab_column_sums_run(&w->sums, &sums))
+        return -1;
     if (!lab_case_backward(&s->c))
         return 0;
     lab_given_answer(&s->given, &w->oracle, &s->o, &s->lse);
@@ -71,6 +80,7 @@ void lab_work_free(struct lab_work *w) {
     for (size_t t = 0; t < sizeof all / sizeof all[0]; t++)
         lab_tensor_free(all[t]);
     lab_oracle_free(&w->oracle);
+    lab_column_sums_free(&w->sums);
     lab_wanted_free(&w->wanted2);
     lab_gradients_free(&w->gradients);
     tess_pattern_free(w->spec);
@@ -112,6 +122,11 @@ static int accurate(struct lab_outcome *out, const struct lab_work *w,
     lab_rounds(&oracle, r->run.planned->plan);
     lab_compare(&report, &oracle, &r->run.o->view, r->run.lse ? &r->run.lse->view : NULL,
                 lab_tile_reach(r->run.planned->plan));
+    if (report.ok && w->s.c.sum_rows && r->run.k == &w->s.k) {
+        const double worst = report.worst;
+        lab_compare_sums(&report, &w->sums, &r->run.sums->sums.view);
+        report.worst = report.worst > worst ? report.worst : worst;
+    }
     if (report.worst > out->worst)
         out->worst = report.worst;
     return report.ok ? 0 : lab_fail(out, "%s: %.280s", r->name, report.message);
@@ -150,6 +165,7 @@ static int far_rows_same(struct lab_outcome *out, const struct lab_work *w, cons
 static int same_again(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first,
                       const struct lab_planned *again, tess_pipeline pipeline) {
     int device = first->planned->backend != TESS_CPU;
+    const uint64_t sums = lab_buffer_hash(&w->s.sums.sums.buffer);
     const struct {
         const char *name;
         const struct lab_planned *planned;
@@ -168,8 +184,22 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
         if (ways[i].asked && (lab_ran(out, &r, ways[i].stages ? lab_run_stages : lab_run_whole) ||
                               same_bits(out, w, r.name)))
             return -1;
+        if (lab_buffer_hash(&w->s.sums.sums.buffer) != sums)
+            return lab_fail(out, "%s: other bits of column sums", r.name);
     }
     return 0;
+}
+
+/* A run that reads distinct lists itself, where the plan does: to rounding, in an order of its own. */
+static int directly(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first) {
+    struct lab_named_run r = {*first, "without an image"};
+    tess_plan_info info = tess_plan_info_init();
+    if (tess_plan_describe(first->planned->plan, &info, NULL) != TESS_OK || !info.fill_run_direct ||
+        !(first->planned->lists.promises & TESS_DISTINCT))
+        return 0;
+    r.run.launch = LAB_DIRECT;
+    r.run.o = &w->o2, r.run.lse = &w->lse2;
+    return lab_ran(out, &r, lab_run_whole) || accurate(out, w, &r);
 }
 
 /* The runs, in order; any failure ends them. */
@@ -178,7 +208,7 @@ static void hold(struct lab_outcome *out, struct lab_work *w, const struct lab_p
     const struct lab_run first = lab_setting_run(&w->s, planned);
     struct lab_named_run r = {first, lab_pipeline_name((int)pipeline)};
     if (lab_ran(out, &r, lab_run_whole) || accurate(out, w, &r) ||
-        same_again(out, w, &first, again, pipeline))
+        same_again(out, w, &first, again, pipeline) || directly(out, w, &first))
         return;
     r.name = "with clean keys";
     r.run.o = &w->o2, r.run.lse = &w->lse2;

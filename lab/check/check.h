@@ -15,7 +15,8 @@ struct lab_work {
     struct lab_tensor o2, lse2;
     struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
     struct lab_oracle oracle;
-    struct lab_wanted wanted2; /* backward */
+    struct lab_column_sums sums; /* zeros unless the case has them */
+    struct lab_wanted wanted2;   /* backward */
     struct lab_gradients gradients;
 };
 
@@ -27,7 +28,7 @@ void lab_work_free(struct lab_work *work);
 /* The oracle's answer to what q, k, v and the case hold now. 0, or -1: no memory. */
 int lab_work_answer(struct lab_work *work);
 
-enum { LAB_STAGES = TESS_STAGE_SPMM_TRANSPOSED + 1 };
+enum { LAB_STAGES = TESS_STAGE_COLUMN_SUMS + 1 };
 
 enum lab_verdict { LAB_PASSED, LAB_FAILED, LAB_REFUSED };
 
@@ -45,6 +46,7 @@ struct lab_outcome {
  *   repeatable  the same bits with another number of threads and, staged, stage by stage; on CUDA, on
  *               another stream and replayed as a graph
  *   local       rows far from any NaN have the same bits as without NaN
+ *   summed      column sums, where the case has them, are right and repeatable
  *   filled      a fill's report tells the pairs, faults and overflows that the lists have
  *   backward    every gradient that the case wants is right, also one alone (dQ then with the same bits),
  *               and delta where the case gives delta

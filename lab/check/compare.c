@@ -346,3 +346,22 @@ void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const 
             hold(report, "delta", &at, fabs(lse_got(delta, &at) - want), 0x1p-22 * size + 0x1p-149);
     }
 }
+
+/* ---- column sums ---- */
+
+void lab_compare_sums(struct lab_report *report, const struct lab_column_sums *oracle,
+                      const tess_tensor *got) {
+    memset(report, 0, sizeof *report);
+    report->ok = 1;
+    const int64_t n = got->size[3], rows = got->size[0] * got->size[1] * got->size[2];
+    for (int64_t x = 0; x < rows; x++) {
+        const struct lab_place at = place_of(got, x);
+        for (int64_t j = 0; j < n && !oracle->loose[x]; j++) {
+            const double want = oracle->value[x * n + j];
+            const double stored = got->type == TESS_BF16 ? 0x1p-8 * want : 0;
+            hold(report, "a column sum", &at,
+                 fabs(lab_get(got->data, got->type, o_index(got, &at) + j) - want),
+                 oracle->bound[x * n + j] + stored);
+        }
+    }
+}

@@ -3,6 +3,7 @@
 #define LAB_COMPARE_H
 
 #include "lab/case/case.h"
+#include "lab/oracle/column_sums.h"
 #include "lab/oracle/gradients.h"
 #include "lab/oracle/oracle.h"
 
@@ -49,6 +50,10 @@ double lab_gradient_bound(const struct lab_gradient *gradient, int64_t x,
 void lab_compare_delta(struct lab_report *report, const tess_tensor *d_o, const tess_tensor *o,
                        const tess_tensor *o_rest, const tess_tensor *d_lse,
                        const tess_tensor *delta);
+
+/* Column sums against the oracle's: `got` is [batch, heads, groups, n_kv]. */
+void lab_compare_sums(struct lab_report *report, const struct lab_column_sums *oracle,
+                      const tess_tensor *got);
 
 /* Whether a row less than `reach` away from row x, of the same n rows, may meet NaN or Inf. */
 int lab_gradient_near(const struct lab_gradient *gradient, int64_t x, int64_t n, int64_t reach);

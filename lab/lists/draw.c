@@ -292,6 +292,8 @@ int lab_listed_draw(struct lab_listed *l, const struct lab_listing *listing, uin
     *l = (struct lab_listed){.listing = *listing, .pattern = listing->pattern};
     if (has(l, LAB_ENTRIES_LENGTHS) && lengths_draw(l, set))
         return -1;
+    if (listing->chosen)
+        return lab_chosen_draw(l, set);
     return (listing->pattern.form == TESS_BLOCK_ROWS   ? rows_draw
             : listing->pattern.form == TESS_BLOCK_BITS ? bits_draw
             : listing->pattern.form == TESS_MASK       ? mask_draw
@@ -299,8 +301,9 @@ int lab_listed_draw(struct lab_listed *l, const struct lab_listing *listing, uin
 }
 
 void lab_listed_free(struct lab_listed *l) {
-    struct lab_buffer *const all[] = {&l->indices, &l->counts,  &l->row_ptr,
-                                      &l->bits,    &l->lengths, &l->mask};
+    struct lab_buffer *const all[] = {
+        &l->indices, &l->counts,        &l->row_ptr,        &l->bits,          &l->lengths,
+        &l->mask,    &l->chosen.scores, &l->chosen.indices, &l->chosen.counts, &l->chosen.bits};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         lab_buffer_free(all[i]);
     free(l->today);

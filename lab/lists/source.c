@@ -165,7 +165,7 @@ static tess_status listed_spec(const struct lab_case *c, tess_pattern **pattern,
 
 tess_status lab_case_spec(const struct lab_case *c, tess_pattern **pattern, tess_error *error) {
     tess_pattern_shape shape = lab_case_shape(c);
-    if (lab_case_listed(c))
+    if (c->topk || c->select[0])
         return listed_spec(c, pattern, error);
     return tess_pattern_from_spec(pattern, c->pattern, &shape, error);
 }

@@ -26,6 +26,15 @@ void *lab_mirror_add(struct lab_mirror *mirror, const struct lab_buffer *buffer)
     return mirror->why ? NULL : device + (buffer->data - buffer->base);
 }
 
+void *lab_mirror_at(const struct lab_mirror *mirror, const struct lab_buffer *buffer) {
+    if (mirror->backend == TESS_CPU)
+        return buffer->data;
+    for (int i = 0; i < mirror->n_parts; i++)
+        if (mirror->part[i].host == buffer)
+            return mirror->part[i].device + (buffer->data - buffer->base);
+    return NULL;
+}
+
 int lab_mirror_tensor(struct lab_mirror *mirror, const struct lab_tensor *tensor,
                       tess_tensor *view) {
     *view = tensor->view;

@@ -26,6 +26,9 @@ void lab_mirror_make(struct lab_mirror *mirror, tess_backend backend);
  * that fails. */
 void *lab_mirror_add(struct lab_mirror *mirror, const struct lab_buffer *buffer);
 
+/* Place of a buffer that was added; NULL: it was not. */
+void *lab_mirror_at(const struct lab_mirror *mirror, const struct lab_buffer *buffer);
+
 /* Adds a tensor: *view is its view there. 0, or -1 and *why. */
 int lab_mirror_tensor(struct lab_mirror *mirror, const struct lab_tensor *tensor,
                       tess_tensor *view);

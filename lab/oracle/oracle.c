@@ -1,6 +1,8 @@
 /* The oracle: attention in double precision, straight from the definition. */
 #include "lab/oracle/oracle.h"
 
+#include "lab/oracle/column_sums.h"
+
 #include "lab/fill/half.h"
 
 #include <math.h>
@@ -160,6 +162,26 @@ static void drift(struct lab_oracle *out, int64_t x, const struct inputs *in,
     out->lse_drift[x] = sqrt(of_lse);
 }
 
+static double base_lse(const struct inputs *in, const struct lab_place *at) {
+    const struct lab_basing *base = in->scoring.base;
+    return base && base->how == TESS_BASE_MERGE
+               ? lab_get(base->lse->data, TESS_F32, lab_row(base->lse, at->b, at->h, at->i))
+               : -(double)INFINITY;
+}
+
+/* Row x of o times `own`, and that of the base times `share`. */
+static void base_add(struct lab_oracle *out, int64_t x, const struct inputs *in,
+                     struct oracle_scratch *s, double own, double share) {
+    const struct lab_place *at = &out->place[x];
+    double *o = out->o + x * out->d_v;
+    lab_load_row(s->kv, in->scoring.base->o, at->b, at->h, at->i);
+    for (int64_t d = 0; d < out->d_v; d++) {
+        const double term = share * s->kv[d];
+        o[d] = own * o[d] + term;
+        s->squares[d] = own * own * s->squares[d] + (isfinite(term) ? term * term : 0);
+    }
+}
+
 static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
                 struct oracle_scratch *s) {
     const struct lab_place *at = &out->place[x];
@@ -171,19 +193,24 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
     drop(out, x, in, s);
     lab_load_row(s->q, in->q, at->b, at->h, at->i);
     double top = scores(out, x, in, s, hk);
+    const double base = base_lse(in, at);
 
     for (int64_t d = 0; d < d_v; d++)
         o[d] = s->squares[d] = 0;
-    int empty = top == -(double)INFINITY;
+    const int empty = top == -(double)INFINITY;
+    top = base > top ? base : top;
+    const int nothing = top == -(double)INFINITY;
     for (int64_t e = 0; e < out->keys[x]; e++)
         sum += s->weights[e] = empty ? 0 : exp(s->weights[e] - top);
-    out->lse[x] = empty ? -(double)INFINITY : top + log(sum);
-    out->size[x] = 0;
+    const double merged = nothing ? 0 : exp(base - top);
+    sum += merged;
+    out->lse[x] = nothing ? -(double)INFINITY : top + log(sum);
+    out->size[x] = isfinite(base) ? fabs(base) : 0;
     for (int64_t e = 0; e < out->keys[x]; e++)
         if (s->size[e] > out->size[x] && (!in->scoring.alibi || s->weights[e] >= sum * exp(-32)))
             out->size[x] = s->size[e];
     const double listed = sum;
-    if (in->scoring.sink && !empty)
+    if (in->scoring.sink && !nothing)
         sum += exp((double)in->scoring.sink[at->h] - top);
     for (int64_t e = 0; e < out->keys[x]; e++) {
         const double p = empty ? 0 : s->weights[e] / sum * lab_kept(&in->scoring);
@@ -201,13 +228,19 @@ static void row(struct lab_oracle *out, int64_t x, const struct inputs *in,
                 s->squares[d] += term * term;
         }
     }
-    for (int64_t d = 0; d < d_v; d++)
-        spread += s->squares[d];
-    out->spread[x] = sqrt(spread);
+    if (merged > 0)
+        base_add(out, x, in, s, 1, merged / sum);
     if (in->scoring.sink && (double)in->scoring.sink[at->h] - out->lse[x] > 60)
         out->faint[x] = 0x1p-86 * most;
     if (!empty)
         drift(out, x, in, s, hk, listed, sum);
+    if (in->scoring.base && in->scoring.base->how == TESS_BASE_ADD) {
+        base_add(out, x, in, s, in->scoring.base->beta, 1);
+        out->drift[x] *= fabs(in->scoring.base->beta);
+    }
+    for (int64_t d = 0; d < d_v; d++)
+        spread += s->squares[d];
+    out->spread[x] = sqrt(spread);
 }
 
 static int make(struct lab_oracle *out, int64_t rows, int64_t d_v) {
@@ -241,7 +274,8 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
     out->drops = scoring && scoring->dropped;
-    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale);
+    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale) &&
+                   !(scoring && scoring->base && scoring->base->how == TESS_BASE_ADD);
     out->type = q->type;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;
@@ -301,4 +335,84 @@ int lab_oracle_near(const struct lab_oracle *oracle, int64_t x, int64_t reach, i
         if (oracle->lists_bad[y] & bad)
             return 1;
     return 0;
+}
+
+/* ---- column sums ---- */
+
+/* Adds the terms of query `at` to its group's sums and bounds; answers whether nothing is promised. one: an oracle
+ * of one row, whose place it is. */
+static int terms_add(double *value, double *bound, struct lab_oracle *one, const struct inputs *in,
+                     struct oracle_scratch *s, double reference) {
+    const struct lab_place *at = one->place;
+    const int64_t heads = in->q->size[1], hk = at->h / (heads / in->k->size[1]);
+    tess_pattern_row(in->pattern, in->lists_batch == 1 ? 0 : at->b,
+                     at->h / (heads / in->lists_heads), at->i, s->keys, in->sizes.n_kv, one->keys,
+                     NULL);
+    drop(one, 0, in, s);
+    lab_load_row(s->q, in->q, at->b, at->h, at->i);
+    const double top = scores(one, 0, in, s, hk);
+    double size = fabs(reference);
+    if (isnan(top) || top - reference > 100 * log(2.0))
+        return 1;
+    for (int64_t e = 0; e < *one->keys; e++)
+        size = fmax(size, s->size[e]);
+    for (int64_t e = 0; e < *one->keys && isfinite(reference); e++) {
+        const double term = exp(s->weights[e] - reference);
+        const double relative = 2 * 0x1p-22 * (4 + size) + lab_score_error(s->walk[e], size);
+        value[s->keys[e]] += term;
+        bound[s->keys[e]] += relative * term + 0x1p-120 * exp(top - reference) + 0x1p-149;
+    }
+    return 0;
+}
+
+int lab_column_sums_run(struct lab_column_sums *out, const struct lab_sums_of *given) {
+    tess_pattern_info info = tess_pattern_info_init();
+    const tess_tensor *q = given->q;
+    const int64_t heads = q->size[1], n_q = q->size[2],
+                  groups = (n_q + given->rows - 1) / given->rows;
+    const int64_t all = q->size[0] * heads * groups;
+    const int unknown = tess_pattern_describe(given->pattern, &info, NULL) != TESS_OK;
+    const size_t count = (size_t)(all * info.n_kv);
+    *out = (struct lab_column_sums){groups, calloc(count, sizeof(double)),
+                                    calloc(count, sizeof(double)), calloc((size_t)all, 1)};
+    struct inputs in = {.q = q,
+                        .k = given->k,
+                        .v = given->k,
+                        .pattern = given->pattern,
+                        .lists_batch = info.batch,
+                        .lists_heads = info.heads,
+                        .scoring = *given->scoring,
+                        .sizes = {heads, n_q, info.n_kv}};
+    if (!(in.scoring.scale < 0 || in.scoring.scale > 0))
+        in.scoring.scale = 1 / sqrt((double)q->size[3]);
+    int failed = unknown || !out->value || !out->bound || !out->loose;
+#pragma omp parallel if (!failed && all > 8)
+    {
+        struct oracle_scratch s;
+        struct lab_oracle one;
+        const int lacking = scratch_make(&s, &in) | make(&one, 1, 1);
+        if (lacking)
+#pragma omp atomic write
+            failed = 1;
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t x = 0; x < all; x++)
+            for (int64_t i = x % groups * given->rows;
+                 !lacking && !unknown && i < n_q && i < (x % groups + 1) * given->rows; i++) {
+                const int64_t b = x / groups / heads, h = x / groups % heads;
+                *one.place = (struct lab_place){b, h, i};
+                out->loose[x] |= (unsigned char)terms_add(
+                    out->value + x * info.n_kv, out->bound + x * info.n_kv, &one, &in, &s,
+                    lab_get(given->reference->data, TESS_F32, lab_row(given->reference, b, h, i)));
+            }
+        lab_oracle_free(&one);
+        scratch_free(&s);
+    }
+    return failed ? -1 : 0;
+}
+
+void lab_column_sums_free(struct lab_column_sums *sums) {
+    free(sums->value);
+    free(sums->bound);
+    free(sums->loose);
+    memset(sums, 0, sizeof *sums);
 }

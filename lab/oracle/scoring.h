@@ -21,6 +21,13 @@ struct lab_caching {
     const tess_tensor *k_rope;            /* the last dims of keys, NULL: with the others */
 };
 
+/* A base that rows start from. */
+struct lab_basing {
+    tess_base how;
+    double beta;                /* ADD */
+    const tess_tensor *o, *lse; /* lse: MERGE */
+};
+
 /* How scores become weights; zeros are today's plain attention, and in `scale` 1/sqrt(d_qk). */
 struct lab_scoring {
     double scale, softcap;
@@ -33,6 +40,7 @@ struct lab_scoring {
     const int32_t *key_positions;    /* [n_kv], NULL: j + first_key */
     const int32_t *lengths;          /* [batches] that stand for n_kv, NULL: n_kv */
     const struct lab_caching *cache; /* NULL: keys and values are the tensors' rows */
+    const struct lab_basing *base;   /* NULL: none */
 };
 
 /* Sizes of a problem that the definitions need. */

@@ -15,15 +15,21 @@ static int say(char why[LAB_WHY], const char *what, const char *reason) {
 /* ---- plans and their images ---- */
 
 static tess_status fill(const struct lab_planned *p, tess_error *error, tess_stream stream) {
-    return tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill(p->plan, &p->lists, p->place, p->image.size, error, stream);
 }
 
-static tess_status fill_run(const struct lab_planned *p, const tess_arguments *a, tess_error *error,
+static tess_status fill_run(const struct lab_run *run, const tess_arguments *a, tess_error *error,
                             tess_stream stream) {
+    const struct lab_planned *p = run->planned;
+    const int direct = run->launch == LAB_DIRECT;
     tess_arguments given = *a;
     given.image = NULL;
-    return tess_plan_fill_run(p->plan, &p->lists, p->place, p->image.size, NULL, &given, error,
-                              stream);
+    const tess_status status = lab_listed_choose(p->listed, &p->home, error, stream);
+    return status ? status
+                  : tess_plan_fill_run(p->plan, &p->lists, direct ? NULL : p->place,
+                                       direct ? 0 : p->image.size, NULL, &given, error, stream);
 }
 
 static tess_status image_fill(struct lab_planned *p, tess_error *error) {
@@ -94,7 +100,7 @@ static const char *replay(call *function, const struct lab_run *run, const tess_
     if (why)
         return why;
     const tess_status status = run->planned->listed
-                                   ? fill_run(run->planned, a, error, stream)
+                                   ? fill_run(run, a, error, stream)
                                    : function(run->planned->plan, a, error, stream);
     why = lab_device_graph_end(backend, stream, &graph);
     if (status)
@@ -114,7 +120,7 @@ static const char *launch(call *function, const struct lab_run *run, const tess_
     const char *why = run->launch == LAB_PLAIN ? NULL : lab_device_stream_make(backend, &stream);
     if (why)
         return why;
-    if (run->launch == LAB_GRAPH)
+    if (run->launch == LAB_GRAPH || run->launch == LAB_DIRECT)
         why = replay(function, run, a, error, stream);
     else if (function(run->planned->plan, a, error, stream) != TESS_OK)
         why = error->message;
@@ -170,8 +176,16 @@ static struct parts parts_of(const struct lab_run *run) {
         tensor_add(&all, "q_rope", &cache->q_rope, SLOT(q_rope), 0);
         tensor_add(&all, "k_rope", &cache->k_rope, SLOT(k_rope), 0);
     }
+    if (run->base) {
+        tensor_add(&all, "base_o", &run->base->o, SLOT(base_o), 0);
+        tensor_add(&all, "base_lse", &run->base->lse, SLOT(base_lse), 0);
+    }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
+    if (run->sums) {
+        tensor_add(&all, "lse_reference", &run->sums->reference, SLOT(lse_reference), 0);
+        tensor_add(&all, "column_sums", &run->sums->sums, SLOT(column_sums), 1);
+    }
     if (given) {
         tensor_add(&all, "d_o", &given->d_o, SLOT(d_o), 0);
         tensor_add(&all, "d_lse", &given->d_lse, SLOT(d_lse), 0);
@@ -207,6 +221,8 @@ static int sight_make(struct lab_sight *s, const struct lab_run *run, const stru
         if (part_place(s, &parts->part[i], &s->view[i]))
             return -1;
     a->page_table_stride = run->cache ? run->cache->table_stride : 0;
+    if (run->base)
+        a->base = run->base->basing.how, a->beta = run->base->basing.beta;
     a->workspace = lab_mirror_add(&s->mirror, workspace), a->workspace_size = workspace->size;
     if (scores)
         a->scores = lab_mirror_add(&s->mirror, scores);

@@ -6,10 +6,12 @@
 #define LAB_RUN_H
 
 #include "lab/run/backward.h"
+#include "lab/run/base.h"
 #include "lab/run/cache.h"
 #include "lab/lists/listed.h"
 #include "lab/memory/mirror.h"
 #include "lab/run/modifiers.h"
+#include "lab/run/sums.h"
 
 /* A plan and its image, which lies between canaries where the plan's runs find it. */
 struct lab_planned {
@@ -34,8 +36,8 @@ tess_status lab_planned_reserve(struct lab_planned *planned, const tess_problem 
 void lab_planned_free(struct lab_planned *planned);
 
 /* On the default stream; on one that does not wait for it; recorded there as a graph and replayed
- * twice. The CPU knows the first alone. */
-enum lab_launch { LAB_PLAIN, LAB_STREAM, LAB_GRAPH };
+ * twice, filling the image; likewise without an image. The CPU knows the first alone. */
+enum lab_launch { LAB_PLAIN, LAB_STREAM, LAB_GRAPH, LAB_DIRECT };
 
 struct lab_run {
     const struct lab_planned *planned;
@@ -45,12 +47,14 @@ struct lab_run {
     enum lab_launch launch;
     const struct lab_modifiers *modifiers; /* NULL: none */
     const struct lab_cache *cache;         /* how k and v are held; NULL: as they are */
+    const struct lab_sums *sums;           /* NULL: as one without memory */
+    const struct lab_base *base;           /* NULL: none */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };
 
 /* Arguments of a call, as the backend sees them: not to be moved. */
-enum { LAB_RUN_PARTS = 16 };
+enum { LAB_RUN_PARTS = 18 };
 struct lab_sight {
     struct lab_mirror mirror;
     tess_tensor view[LAB_RUN_PARTS];

@@ -112,9 +112,11 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
             snprintf(why, LAB_WHY, "out of memory for the tensors of this case");
             return -1;
         }
-    if (lab_modifiers_make(&s->modifiers, c) || lab_given_make(&s->given, c) ||
-        lab_wanted_make(&s->wanted, c) || lab_cache_make(&s->cache, &cache)) {
-        snprintf(why, LAB_WHY, "out of memory for the modifiers, gradients and cache of this case");
+    if (lab_modifiers_make(&s->modifiers, c) || lab_sums_make(&s->sums, c) ||
+        lab_given_make(&s->given, c) || lab_wanted_make(&s->wanted, c) ||
+        lab_cache_make(&s->cache, &cache) || lab_base_make(&s->base, c, &s->o.view, &s->lse.view)) {
+        snprintf(why, LAB_WHY,
+                 "out of memory for the modifiers, gradients, cache and base of this case");
         return -1;
     }
     lab_fill(c, &s->q.view, &s->k.view, &s->v.view);
@@ -133,7 +135,9 @@ void lab_setting_free(struct lab_setting *s) {
         lab_tensor_free(all[t]);
     lab_listed_free(&s->listed);
     lab_modifiers_free(&s->modifiers);
+    lab_sums_free(&s->sums);
     lab_cache_free(&s->cache);
+    lab_base_free(&s->base);
     lab_given_free(&s->given);
     lab_wanted_free(&s->wanted);
     tess_pattern_free(s->pattern);
@@ -150,6 +154,8 @@ struct lab_run lab_setting_run(struct lab_setting *s, const struct lab_planned *
                             .lse = &s->lse,
                             .modifiers = &s->modifiers,
                             .cache = &s->cache,
+                            .sums = &s->sums,
+                            .base = &s->base,
                             .given = backward ? &s->given : NULL,
                             .wanted = backward ? &s->wanted : NULL};
 }
@@ -158,6 +164,7 @@ struct lab_scoring lab_setting_scoring(const struct lab_setting *s) {
     struct lab_scoring scoring = lab_modifiers_scoring(&s->modifiers, &s->c);
     scoring.lengths = s->listed.today;
     scoring.cache = &s->cache.caching;
+    scoring.base = &s->base.basing;
     return scoring;
 }
 

@@ -14,7 +14,9 @@ struct lab_setting {
     struct lab_listed listed;          /* topk=: what the plan is filled from; the same keys */
     struct lab_tensor q, k, v, o, lse; /* o and lse are read by a backward */
     struct lab_modifiers modifiers;
+    struct lab_sums sums;   /* a run reads the reference and writes the sums */
     struct lab_cache cache; /* stands in place of k and v, for runs and the oracle */
+    struct lab_base base;
     struct lab_given given; /* backward */
     struct lab_wanted wanted;
 };

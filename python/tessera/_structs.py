@@ -45,6 +45,7 @@ TESS_STAGE_GRADIENT_KEYS = 5
 TESS_STAGE_GRADIENT_ROWS = 6
 TESS_STAGE_SOFTMAX_BACKWARD = 7
 TESS_STAGE_SPMM_TRANSPOSED = 8
+TESS_STAGE_COLUMN_SUMS = 9
 
 # tess_pipeline
 TESS_FUSED = 0
@@ -67,6 +68,11 @@ TESS_GRADIENT_K = 2
 TESS_GRADIENT_V = 4
 TESS_GRADIENT_ALIBI = 8
 TESS_GRADIENT_SINK = 16
+
+# tess_base
+TESS_BASE_NONE = 0
+TESS_BASE_MERGE = 1
+TESS_BASE_ADD = 2
 
 # tess_form
 TESS_INDICES = 0
@@ -214,6 +220,8 @@ class Problem(Structure):
         ("k_rope_type", c_int),
         ("o_f32", c_int64),
         ("strict", c_int64),
+        ("sum_rows", c_int64),
+        ("sum_type", c_int),
     ]
 
 
@@ -262,6 +270,12 @@ class Arguments(Structure):
         ("q_rope", c_void_p),
         ("k_rope", c_void_p),
         ("page_table_stride", c_int64),
+        ("base", c_int),
+        ("base_o", c_void_p),
+        ("base_lse", c_void_p),
+        ("beta", c_double),
+        ("lse_reference", c_void_p),
+        ("column_sums", c_void_p),
     ]
 
 
@@ -281,6 +295,7 @@ class PlanInfo(Structure):
         ("packed_queries", c_int64),
         ("bytes", c_int64),
         ("fill_run_exact", c_int64),
+        ("fill_run_direct", c_int64),
     ]
 
 
@@ -375,6 +390,9 @@ class Selection(Structure):
         ("n_q", c_int64),
         ("row_k", c_void_p),
         ("lengths", c_void_p),
+        ("n_kv", c_int64),
+        ("keep", c_void_p),
+        ("keep_rows", c_int64),
     ]
 
 
@@ -474,6 +492,7 @@ FUNCTIONS = {
     "tess_softmax": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_spmm": (c_int, [c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_merge": (c_int, [c_int, c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "tess_unmerge": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_pool": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_pool_score": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "tess_columns_convert": (c_int, [c_int, c_void_p, c_void_p, c_void_p, c_void_p]),
@@ -507,6 +526,7 @@ STREAMED = {
     "tess_softmax",
     "tess_spmm",
     "tess_merge",
+    "tess_unmerge",
     "tess_pool",
     "tess_pool_score",
     "tess_columns_convert",

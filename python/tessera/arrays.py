@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import sys
 from typing import Any, Callable
 
@@ -16,6 +17,7 @@ from ._library import ArgumentError, UnsupportedError, library
 
 TYPES = {"float32": c.TESS_F32, "float16": c.TESS_F16, "bfloat16": c.TESS_BF16, "float8_e4m3fn": c.TESS_E4M3,
          "float8_e5m2": c.TESS_E5M2}
+FLOATS = (c.TESS_F32, c.TESS_F16, c.TESS_BF16)
 HOST = -1  # device number of the host's memory; CUDA's count from 0
 
 
@@ -98,14 +100,19 @@ def strides_of(x: Any, name: str) -> tuple[int, ...]:
     return tuple(stride // x.itemsize for stride in x.strides)
 
 
-def field_of(x: numpy.ndarray, at: int = object.__basicsize__, read: Any = ctypes.c_void_p.from_address) -> int:
+# Memory of the process in words of 8 bytes: a pointer of a C structure is read by its address.
+memory_words = memoryview((ctypes.c_uint8 * (1 << 62)).from_address(0)).cast("B").cast("Q").toreadonly()
+
+
+def field_of(x: numpy.ndarray, at: int = object.__basicsize__, words: memoryview = memory_words) -> int:
     """Address of an array's data: the first field after the object's head (PyArrayObject of numpy's C interface)."""
-    return read(id(x) + at).value
+    return words[id(x) + at >> 3]
 
 
 # A tenth of what x.ctypes.data takes; where an interpreter or numpy lays arrays out in another way, that.
 probe = numpy.zeros(3)[1:]
-data_of = field_of if field_of(probe) == probe.ctypes.data else lambda x: x.ctypes.data
+data_of = field_of if sys.implementation.name == "cpython" and field_of(probe) == probe.ctypes.data else (
+    lambda x: x.ctypes.data)
 
 
 def pointer_of(x: Any) -> int:
@@ -147,6 +154,23 @@ class View:
         """Address of the struct, which now is a view of x."""
         raise NotImplementedError
 
+    @staticmethod
+    def look(q: Any, k: Any, v: Any) -> tuple | None:
+        """Layout of q, k and v: equal ones need no other check. None where each has to be set by itself."""
+        raise NotImplementedError
+
+    @staticmethod
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        """A function that points three views at other arrays of the layout that they were last set to."""
+        raise NotImplementedError
+
+    def again(self, x: Any) -> int:
+        """set, for arrays that all come from one maker."""
+        if self.shape is None:
+            return self.set(x)
+        self.struct.data = self.data(x)
+        return self.address
+
     def convert(self, x: Any) -> int:
         """A view of an array made by DLPack, which is kept until the next call."""
         self.kept = array(x, self.name)
@@ -176,6 +200,7 @@ class View:
 class NumpyView(View):
     __slots__ = ()
     kind = "a numpy.ndarray"
+    data = staticmethod(data_of)
 
     @staticmethod
     def ours(x: Any) -> bool:
@@ -192,10 +217,29 @@ class NumpyView(View):
         self.struct.data = data_of(x)
         return self.address
 
+    @staticmethod
+    def look(q: Any, k: Any, v: Any) -> tuple | None:
+        try:
+            return (type(q), q.shape, q.strides, q.dtype, type(k), k.shape, k.strides, k.dtype,
+                    type(v), v.shape, v.strides, v.dtype)
+        except AttributeError:
+            return None
+
+    @staticmethod
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        def point(x: Any, y: Any, z: Any) -> None:
+            q.data, k.data, v.data = data_of(x), data_of(y), data_of(z)
+
+        def read(x: Any, y: Any, z: Any, words: memoryview = memory_words, at: int = object.__basicsize__) -> None:
+            q.data, k.data, v.data = words[id(x) + at >> 3], words[id(y) + at >> 3], words[id(z) + at >> 3]
+
+        return read if data_of is field_of else point
+
 
 class TorchView(View):
     __slots__ = ()
     kind = "a torch.Tensor"
+    data = staticmethod(lambda x: x.data_ptr())
     ours = staticmethod(is_torch)
 
     def set(self, x: Any) -> int:
@@ -214,6 +258,29 @@ class TorchView(View):
             return self.convert(x)
         return self.address
 
+    @staticmethod
+    def look(q: Any, k: Any, v: Any) -> tuple | None:
+        try:
+            return None if q.requires_grad or k.requires_grad or v.requires_grad else layout(q, k, v)
+        except AttributeError:
+            return None
+
+    @staticmethod
+    def pointer(q: c.Tensor, k: c.Tensor, v: c.Tensor) -> Callable[[Any, Any, Any], None]:
+        def point(x: Any, y: Any, z: Any) -> None:
+            q.data, k.data, v.data = x.data_ptr(), y.data_ptr(), z.data_ptr()
+        return point
+
+
+def layout(q: Any, k: Any, v: Any) -> tuple:
+    """Layout of three tensors of torch."""
+    return (type(q), q.shape, q.stride(), q.dtype, q.device, type(k), k.shape, k.stride(), k.dtype, k.device,
+            type(v), v.shape, v.stride(), v.dtype, v.device)
+
+
+def view_class(torch: bool) -> type[View]:
+    return TorchView if torch else NumpyView
+
 
 def empty(shape: tuple[int, ...], dtype: Any, device: Any, torch: bool) -> Any:
     """An array without values, of torch or numpy."""
@@ -224,8 +291,8 @@ def maker(shape: tuple[int, ...], dtype: Any, device: Any, torch: bool) -> Calla
     """A function that makes such arrays, again and again."""
     if not torch:
         return functools.partial(numpy.empty, shape, dtype)
-    where = {} if device.type == "cpu" else {"device": device}
-    return functools.partial(torch_module().empty, shape, dtype=dtype, **where)
+    strides = [math.prod(shape[axis + 1:]) for axis in range(len(shape))]
+    return functools.partial(torch_module().empty(0, dtype=dtype, device=device).new_empty_strided, shape, strides)
 
 
 def memory(size: int, device: int, torch: bool, alignment: int) -> tuple[Any, int]:

@@ -8,8 +8,7 @@ import numpy
 
 from . import _structs as c
 from ._library import library
-from .arrays import HOST, NumpyView, TorchView, array, is_torch, torch_module, vector
-from .plan import FLOATS
+from .arrays import FLOATS, HOST, array, is_torch, torch_module, vector, view_class
 
 
 def call(name: str, where: int, *arguments: Any) -> None:
@@ -21,7 +20,7 @@ def call(name: str, where: int, *arguments: Any) -> None:
 
 
 def view_of(x: Any, name: str, where: int, write: bool = False) -> Any:
-    view = (TorchView if is_torch(x) else NumpyView)(name, FLOATS, where, write)
+    view = view_class(is_torch(x))(name, FLOATS, where, write)
     view.set(x)
     return view
 

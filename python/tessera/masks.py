@@ -24,9 +24,11 @@ def evaluate(mask_mod: Callable, batch: Any, head: Any, query: Any, key: Any) ->
 
 def packed(masks: Any) -> numpy.ndarray:
     """bool [tiles, block_q, block_kv] as bytes of bits [tiles, ...] on the host, packed where the masks lie."""
+    torch = torch_module()
+    if not isinstance(masks, numpy.ndarray) and masks.device.type == "cpu":
+        masks = masks.numpy()
     if isinstance(masks, numpy.ndarray):
         return numpy.packbits(masks.reshape(len(masks), -1), axis=1, bitorder="little")
-    torch = torch_module()
     flat = masks.reshape(len(masks), -1)
     flat = torch.nn.functional.pad(flat, (0, -flat.shape[1] % 8)).reshape(len(masks), -1, 8).to(torch.uint8)
     weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8, device=masks.device)

@@ -14,11 +14,11 @@ MODES = {"mean": c.TESS_POOL_MEAN, "min_max": c.TESS_POOL_MIN_MAX, "lse": c.TESS
 
 
 def pool(x: Any, block: int, mode: str = "mean", *, lengths: Any = None, begins: Any = None, out: Any = None) -> Any:
-    """Blocks of rows of x [batch, heads, n, d], pooled dim by dim: [batch, heads, ceil(n / block), d] of x's type, or 2 d
-    dims, the least and then the largest, where mode is "min_max"; "lse" is the log of the sum of exponentials.
+    """Blocks of rows of x [batch, heads, n, d], pooled dim by dim: [batch, heads, ceil(n / block), d] of x's type, or
+    2 d dims, the least and then the largest, where mode is "min_max"; "lse" is the log of the sum of exponentials.
 
-    lengths int32 [batch] are the rows of today. With begins int32 [batch] only blocks with rows from there on are written,
-    so that `out` grows with a cache. Blocks without rows today are not written.
+    lengths int32 [batch] are the rows of today. With begins int32 [batch] only blocks with rows from there on are
+    written, so that `out` grows with a cache. Blocks without rows today are not written.
     """
     x, lengths, begins = array(x, "x"), optional(lengths, "lengths"), optional(begins, "begins")
     if mode not in MODES:
@@ -40,14 +40,14 @@ def pool(x: Any, block: int, mode: str = "mean", *, lengths: Any = None, begins:
 
 
 def pool_score(q: Any, k: Any, *, scale: float = 0.0, bounds: bool = False, causal: bool = False,
-               block: int | Sequence[int] = 1, n_q: int = 0, n_kv: int = 0, heads: int | None = None, lengths: Any = None,
-               out: Any = None) -> Any:
+               block: int | Sequence[int] = 1, n_q: int = 0, n_kv: int = 0, heads: int | None = None,
+               lengths: Any = None, out: Any = None) -> Any:
     """Scores float32 [batch, heads, rows, columns] of pooled queries [batch, heads_q, rows, d] and pooled keys
     [batch, heads_kv, columns, d], which tessera.select takes as they are.
 
-    scale 0 is 1 / sqrt(d). With bounds, k has the least and the largest of each dim. heads (those of q by default) may be
-    those of k, or between: scores of neighbouring query heads are added up. n_q and n_kv are queries and keys where the
-    last blocks are not whole, lengths int32 [batch] the keys of today.
+    scale 0 is 1 / sqrt(d). With bounds, k has the least and the largest of each dim. heads (those of q by default) may
+    be those of k, or between: scores of neighbouring query heads are added up. n_q and n_kv are queries and keys where
+    the last blocks are not whole, lengths int32 [batch] the keys of today.
     """
     q, k, lengths = array(q, "q"), array(k, "k"), optional(lengths, "lengths")
     torch, where = is_torch(q), device_of(q, "q")
@@ -65,8 +65,8 @@ def pool_score(q: Any, k: Any, *, scale: float = 0.0, bounds: bool = False, caus
 
 
 class Columns(NamedTuple):
-    """Columns of rows in up to three forms, None where one is not there: bytes uint8 [rows, columns], not 0 = listed; bits
-    int64 words [rows, ceil(columns / 64)]; indices int32 [rows, capacity], -1 = none, with counts int32 [rows]."""
+    """Columns of rows in up to three forms, None where one is not there: bytes uint8 [rows, columns], not 0 = listed;
+    bits int64 words [rows, ceil(columns / 64)]; indices int32 [rows, capacity], -1 = none, with counts int32 [rows]."""
 
     bytes: Any = None
     bits: Any = None

@@ -23,14 +23,17 @@ class Selected(NamedTuple):
 
 
 def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: float | None = None, capacity: int = 0,
-           keep_first: int = 0, keep_last: int = 0, block: int | Sequence[int] = 1, causal: bool = False, n_q: int = 0,
-           lengths: Any = None, bits: bool = False, out: Selected | None = None) -> Selected:
+           keep_first: int = 0, keep_last: int = 0, keep: Any = None, block: int | Sequence[int] = 1,
+           causal: bool = False, n_q: int = 0, n_kv: int = 0, lengths: Any = None, bits: bool = False,
+           out: Selected | None = None) -> Selected:
     """The columns of each row of scores [batch, heads, rows, n] that attention is to read: the k highest, those of at
     least a threshold, or the fewest that hold a share p of the row's softmax.
 
     k is a number, or int32 [batch, heads, rows]. A row keeps the first keep_first and the last keep_last of its columns
-    whatever their scores. A column is block_kv keys and a row block_q queries, for lengths int32 [batch] and causal.
-    On CUDA it runs on the current stream; out is written where it is given.
+    whatever their scores, and those with a bit in keep: int64 words [1, rows or batch * heads * rows, ceil(n / 64)],
+    which columns() makes of lists. A column is block_kv keys and a row block_q queries, for lengths int32 [batch],
+    causal, and n_q and n_kv where the last ones have fewer. On CUDA it runs on the current stream; out is written where
+    it is given.
     """
     scores = array(scores, "scores")
     modes = [name for name, x in (("k", k), ("threshold", threshold), ("p", p)) if x is not None]
@@ -39,7 +42,8 @@ def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: flo
     torch, where = is_torch(scores), device_of(scores, "scores")
     view = view_of(scores, "scores", where)
     batch, heads, rows, n = view.struct.size
-    selection = library.new(c.Selection, keep_first=keep_first, keep_last=keep_last, causal=int(causal), n_q=n_q)
+    selection = library.new(c.Selection, keep_first=keep_first, keep_last=keep_last, causal=int(causal), n_q=n_q,
+                            n_kv=n_kv)
     selection.block_q, selection.block_kv = pair(block)
     many = k is not None and hasattr(k, "shape")
     if many:
@@ -53,6 +57,10 @@ def select(scores: Any, *, k: Any = None, threshold: float | None = None, p: flo
         selection.mode, selection.p = c.TESS_SELECT_TOP_P, p
     lengths = optional(lengths, "lengths")
     selection.lengths = numbers(lengths, "lengths", batch, where)
+    keep = optional(keep, "keep")
+    if keep is not None:
+        selection.keep = vector(keep, "keep", ("int64", "uint64"), (-1, -(-n // 64)), where)
+        selection.keep_rows = keep.shape[0]
     width = capacity or (n if many or k is None else min(k, n))
     shapes = {"indices": ((batch, heads, rows, width), "int32"), "counts": ((batch, heads, rows), "int32"),
               "bits": ((batch, heads, rows, -(-n // 64)), "int64"), "overflows": ((batch, heads, rows), "int64")}

@@ -13,30 +13,32 @@ from typing import Any
 import torch
 
 from ._library import ArgumentError, TesseraError, UnsupportedError
-from .arrays import hold_types
-from .cache import plan_cache
+from .arrays import hold_types, layout
+from .attention import on_others
+from .cache import Entry, plan_cache
 from .pattern import Pattern, hold, patterns
 from .plan import BackwardPlan, Plan
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)  # what is neither, such as a fake tensor, takes the operator
+threads = torch.get_num_threads
 
 
-def plan_for(kind: type, pattern: Pattern, q: Any, k: Any, v: Any, options: tuple, alibi: Any, sink: Any,
-             gradients: tuple[str, ...] | None = None) -> Any:
-    """The plan that is kept for these tensors. options is (scale, softcap, dropout)."""
-    key = (kind, pattern.number, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), q.dtype, q.device,
-           (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, options, alibi is None, sink is None, gradients,
-           torch.get_num_threads())
-    plan = plan_cache.find(key)
-    if plan is None:
+def entry_for(kind: type, pattern: Pattern, q: Any, k: Any, v: Any, options: tuple, alibi: Any, sink: Any,
+              gradients: tuple[str, ...] | None = None, where: tuple | None = None) -> Entry:
+    """The plan that is kept for these tensors. options is (scale, softcap, dropout), where their layout."""
+    key = (kind, options, (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, alibi is None, sink is None, gradients,
+           threads(), where or layout(q, k, v))
+    entry = plan_cache.find(pattern.number, key)
+    if entry is None:
+        hold_types(q, k, v)
         scale, softcap, dropout = options
         fields = dict(scale=scale or None, softcap=softcap, alibi=int(alibi is not None), sink=int(sink is not None),
                       dropout=dropout, **({} if gradients is None else {"gradients": gradients}))
         with torch.no_grad():
-            plan = plan_cache.keep(key, kind(pattern, q, k, v, **fields))
+            entry = plan_cache.keep(pattern.number, key, kind(pattern, q, k, v, **fields))
     if q.is_cuda and torch.cuda.is_current_stream_capturing():
-        plan_cache.pinned[id(plan)] = plan  # the graph reads its image at each replay
-    return plan
+        plan_cache.pinned[id(entry.plan)] = entry.plan  # the graph reads its image at each replay
+    return entry
 
 
 def usable(x: Any) -> Any:
@@ -44,32 +46,34 @@ def usable(x: Any) -> Any:
     return x if x.is_contiguous() else x.contiguous()
 
 
-def forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: Pattern, options: tuple) -> tuple:
-    plan = plan_for(Plan, pattern, q, k, v, options, alibi, sink)
-    if alibi is None and sink is None and seed is None:
-        return plan(q, k, v, return_lse=True)
-    return plan(q, k, v, return_lse=True, alibi=alibi, sink=sink, seed=seed)
+def forward(entry: Entry, q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, return_lse: bool = True) -> Any:
+    """A run by a kept plan."""
+    arrays = None
+    if alibi is not None or sink is not None or seed is not None:
+        arrays = {"alibi": alibi, "sink": sink, "seed": seed}
+    return entry.plan.once(entry.layout, q, k, v, None, return_lse, None, arrays)
 
 
 def backward(wanted: tuple[str, ...], q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, alibi: Any,
              sink: Any, seed: Any, pattern: Pattern, options: tuple) -> dict[str, Any]:
-    plan = plan_for(BackwardPlan, pattern, q, k, v, options, alibi, sink, wanted)
+    entry = entry_for(BackwardPlan, pattern, q, k, v, options, alibi, sink, wanted)
     d_o = torch.zeros_like(o) if d_o is None else usable(d_o)
-    return plan(q, k, v, o, lse, d_o, d_lse=None if d_lse is None else usable(d_lse), alibi=alibi, sink=sink, seed=seed)
+    arrays = {"alibi": alibi, "sink": sink, "seed": seed}
+    return entry.plan.once(entry.layout, q, k, v, o, lse, d_o, None if d_lse is None else usable(d_lse), None, None,
+                           {name: x for name, x in arrays.items() if x is not None})
 
 
 GRADIENTS = ("q", "k", "v", "alibi", "sink")
 
 
 class Attention(torch.autograd.Function):
-    """Eager attention. Inputs are q, k, v, alibi, sink, seed, pattern, options; outputs o and lse."""
+    """Eager attention. Inputs are q, k, v, alibi, sink, seed and call, (pattern, options, entry); outputs o and lse."""
 
     @staticmethod
-    def forward(ctx: Any, q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: Pattern,
-                options: tuple) -> tuple:
-        o, lse = forward(q, k, v, alibi, sink, seed, pattern, options)
+    def forward(ctx: Any, q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, call: tuple) -> tuple:
+        o, lse = forward(call[2], q, k, v, alibi, sink, seed)
         ctx.save_for_backward(q, k, v, o, lse, alibi, sink, seed)
-        ctx.pattern, ctx.options = pattern, options
+        ctx.call = call
         ctx.set_materialize_grads(False)
         return o, lse
 
@@ -81,14 +85,15 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def gradients(ctx: Any, d_o: Any, d_lse: Any) -> tuple:
         if d_o is None and d_lse is None:
-            return (None,) * 8
+            return (None,) * 7
         q, k, v, o, lse, alibi, sink, seed = ctx.saved_tensors
         wanted = tuple(name for name, needed in zip(GRADIENTS, ctx.needs_input_grad) if needed)
-        found = backward(wanted, q, k, v, o, lse, d_o, d_lse, alibi, sink, seed, ctx.pattern, ctx.options)
-        return tuple(found.get(name) for name in GRADIENTS) + (None,) * 3
+        found = backward(wanted, q, k, v, o, lse, d_o, d_lse, alibi, sink, seed, *ctx.call[:2])
+        return tuple(found.get(name) for name in GRADIENTS) + (None,) * 2
 
 
 once = torch.autograd.function.once_differentiable(Attention.gradients)
+apply = super(torch.autograd.Function, Attention).apply  # without looking for transforms, which plain has done
 
 # ---- operators ----
 
@@ -107,10 +112,10 @@ def spec_pattern(key: str, n_q: int, n_kv: int) -> Pattern:
     return Pattern.from_spec(spec, n_q, n_kv, block=(block_q, block_kv), batch=batch, heads=heads)
 
 
-def pattern_of(key: str, q: Any, k: Any) -> Pattern:
+def pattern_of(key: str, n_q: int, n_kv: int) -> Pattern:
     """The pattern that an operator is given by name (Pattern.key)."""
-    if not key.startswith("#"):
-        return spec_pattern(key, q.shape[2], k.shape[2])
+    if key[0] != "#":
+        return spec_pattern(key, n_q, n_kv)
     pattern = patterns.get(int(key[1:]))
     if pattern is None:
         raise TesseraError(f"pattern {key} is gone: what was compiled with a pattern needs it kept alive, in this "
@@ -118,16 +123,22 @@ def pattern_of(key: str, q: Any, k: Any) -> Pattern:
     return pattern
 
 
-def operator_forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, pattern: str, scale: float,
-                     softcap: float, dropout: float) -> tuple:
-    return forward(*strided(q, k, v), alibi, sink, seed, pattern_of(pattern, q, k), (scale, softcap, dropout))
+def operator_forward(q: Any, k: Any, v: Any, alibi: Any, sink: Any, seed: Any, key: str, scale: float, softcap: float,
+                     dropout: float) -> tuple:
+    """Attention of plain tensors, with autograd where it is asked for."""
+    where = layout(q, k, v)
+    if where[2][-1] != 1 or where[7][-1] != 1 or where[12][-1] != 1:
+        q, k, v = strided(q, k, v)
+        where = layout(q, k, v)
+    pattern = pattern_of(key, where[1][2], where[6][2])
+    return eager(q, k, v, pattern, (scale, softcap, dropout), alibi, sink, seed, True, where)
 
 
 def operator_backward(q: Any, k: Any, v: Any, o: Any, lse: Any, d_o: Any, d_lse: Any, alibi: Any, sink: Any, seed: Any,
                       pattern: str, scale: float, softcap: float, dropout: float) -> tuple:
     wanted = ("q", "k", "v") + ("alibi",) * (alibi is not None) + ("sink",) * (sink is not None)
     found = backward(wanted, *strided(q, k, v), usable(o), usable(lse), d_o, d_lse, alibi, sink, seed,
-                     pattern_of(pattern, q, k), (scale, softcap, dropout))
+                     pattern_of(pattern, q.shape[2], k.shape[2]), (scale, softcap, dropout))
     return tuple(found[name] if name in found else q.new_empty(0, dtype=torch.float32) for name in GRADIENTS)
 
 
@@ -164,11 +175,47 @@ def operator_gradients(ctx: Any, d_o: Any, d_lse: Any) -> tuple:
     if d_o is None:
         d_o = torch.zeros_like(o)
     found = torch.ops.tessera.attention_backward(q, k, v, o, lse, d_o, d_lse, alibi, sink, seed, *ctx.rest)
-    needed = ctx.needs_input_grad
+    needed = ctx.needs_input_grad[-10:]
     return tuple(x if need else None for x, need in zip(found, needed)) + (None,) * 5
 
 
-torch.library.register_autograd("tessera::attention", operator_gradients, setup_context=setup, lib=library)
+def below(keys: Any, inputs: tuple) -> tuple:
+    """The operator without autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.tessera.attention.default.redispatch(keys & torch._C._after_autograd_keyset, *inputs)
+
+
+class Traced(torch.autograd.Function):
+    """Autograd of the operator for what is no plain tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, keys: Any, *inputs: Any) -> tuple:
+        output = below(keys, inputs)
+        setup(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Any, d_lse: Any) -> tuple:
+        return (None,) * 11 if d_o is None and d_lse is None else (None, *operator_gradients(ctx, d_o, d_lse))
+
+
+modes = torch._C._len_torch_dispatch_stack
+interpreter = torch._C._functorch.peek_interpreter_stack
+
+
+def plain(q: Any, k: Any, v: Any) -> bool:
+    """Whether nobody looks on: no subclass, no mode, no transform."""
+    return (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and interpreter() is None and not modes())
+
+
+def operator_autograd(keys: Any, *inputs: Any) -> tuple:
+    """The first of the operator's kernels that a tensor meets: plain ones need no second dispatch."""
+    if plain(*inputs[:3]):
+        return operator_forward(*inputs)
+    return Traced.apply(keys, *inputs) if needs_grad(*inputs[:5]) else below(keys, inputs)
+
+
+library.impl("attention", operator_autograd, "Autograd", with_keyset=True)
 
 
 class Transformed(torch.autograd.Function):
@@ -209,7 +256,7 @@ def apart(info: Any, found: tuple) -> tuple:
 
 def hold_one(pattern: str, q: Any, k: Any) -> None:
     """A pattern with a list for each batch does not fit batches that vmap multiplies."""
-    if pattern.startswith("#") and pattern_of(pattern, q, k).batch > 1:
+    if pattern.startswith("#") and pattern_of(pattern, q.shape[2], k.shape[2]).batch > 1:
         raise UnsupportedError("pattern has a list for each batch: under vmap give one for all batches")
 
 
@@ -232,17 +279,34 @@ def _(info: Any, in_dims: tuple, *inputs: Any) -> tuple:
 
 # ---- calls ----
 
-interpreter = torch._C._functorch.peek_interpreter_stack
+
+def needs_grad(q: Any, k: Any, v: Any, alibi: Any, sink: Any) -> bool:
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
+        alibi is not None and alibi.requires_grad) or (sink is not None and sink.requires_grad))
+
+
+def eager(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, alibi: Any, sink: Any, seed: Any,
+          return_lse: bool, where: tuple | None = None) -> Any:
+    """Attention of plain tensors."""
+    entry = entry_for(Plan, pattern, q, k, v, options, alibi, sink, None, where)
+    if needs_grad(q, k, v, alibi, sink):
+        found = apply(q, k, v, alibi, sink, seed, (pattern, options, entry))
+        return found if return_lse else found[0]
+    return forward(entry, q, k, v, alibi, sink, seed, return_lse)
+
+
+def based(q: Any, k: Any, v: Any, pattern: Pattern, options: tuple, return_lse: bool, arrays: dict[str, Any]) -> Any:
+    """Attention that starts from a base."""
+    if needs_grad(q, k, v, arrays["alibi"], arrays["sink"]):
+        raise UnsupportedError("base is given, which has no gradient: run under torch.no_grad()")
+    entry = entry_for(Plan, pattern, q, k, v, options, arrays["alibi"], arrays["sink"])
+    return entry.plan.once(entry.layout, q, k, v, None, return_lse, None, arrays)
 
 
 def operator(q: Any, k: Any, v: Any) -> Any:
-    """The function that a call takes in place of the plan, where a compiler or torch.func looks on; else None."""
-    if torch.compiler.is_compiling():
-        return torch.ops.tessera.attention
-    if interpreter() is not None:
+    """The operator, in the form for who looks on."""
+    if not torch.compiler.is_compiling() and interpreter() is not None:
         return Transformed.apply
-    if type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN:
-        return None
     for name, x in (("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             raise ArgumentError(f"{name} is {type(x).__name__}, expected torch.Tensor, as q is")
@@ -250,30 +314,27 @@ def operator(q: Any, k: Any, v: Any) -> Any:
 
 
 def attend(q: Any, k: Any, v: Any, pattern: Pattern, scale: float | None, return_lse: bool, softcap: float, alibi: Any,
-           sink: Any, dropout: float, seed: Any) -> Any:
+           sink: Any, dropout: float, seed: Any, base: Any = None, beta: float | None = None) -> Any:
     """tessera.attention on torch tensors."""
     if not dropout:
         seed = None
     elif seed is None:
         seed = torch.randint(0, (1 << 63) - 1, (1,), dtype=torch.int64, device=q.device)
-    function = operator(q, k, v)
-    if function is not None:
-        if q.dtype == torch.float64:
-            raise UnsupportedError("q is float64: there is no double precision; convert it first")
-        key = hold(pattern, "pattern").key
-        found = function(q, k, v, alibi, sink, seed, key, float(scale or 0.0), float(softcap), float(dropout))
-        return found if return_lse else found[0]
-    if k.dtype is not q.dtype or v.dtype is not q.dtype:
-        hold_types(q, k, v)
-    options = (scale or 0.0, softcap, dropout)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
-            alibi is not None and alibi.requires_grad) or (sink is not None and sink.requires_grad)):
-        o, lse = Attention.apply(q, k, v, alibi, sink, seed, hold(pattern, "pattern"), options)
-        return (o, lse) if return_lse else o
-    plan = plan_for(Plan, hold(pattern, "pattern"), q, k, v, options, alibi, sink)
-    if alibi is None and sink is None and seed is None:
-        return plan(q, k, v, return_lse=return_lse)
-    return plan(q, k, v, return_lse=return_lse, alibi=alibi, sink=sink, seed=seed)
+    if not torch.compiler.is_compiling() and plain(q, k, v):
+        if base is not None or beta is not None:
+            return based(q, k, v, hold(pattern, "pattern"), (scale or 0.0, softcap, dropout), return_lse,
+                         {"alibi": alibi, "sink": sink, "seed": seed, "base": base, "beta": beta})
+        return eager(q, k, v, hold(pattern, "pattern"), (scale or 0.0, softcap, dropout), alibi, sink, seed, return_lse)
+    if not isinstance(q, torch.Tensor):
+        return on_others(q, k, v, pattern, scale, return_lse, softcap, alibi, sink, dropout, seed, base, beta)
+    if base is not None or beta is not None:
+        raise UnsupportedError("base is given: torch.compile, torch.func and subclasses of tensors take none; call a "
+                               "Plan outside them")
+    if q.dtype == torch.float64:
+        raise UnsupportedError("q is float64: there is no double precision; convert it first")
+    found = operator(q, k, v)(q, k, v, alibi, sink, seed, hold(pattern, "pattern").key, float(scale or 0.0),
+                              float(softcap), float(dropout))
+    return found if return_lse else found[0]
 
 
 class MaskPatterns:

@@ -1,4 +1,6 @@
-"""Attention in double precision, from docs/semantics.md, and drawn tensors."""
+"""Attention in double precision, from docs/semantics.md, drawn tensors, and a process's memory."""
+import pathlib
+
 import numpy
 
 
@@ -58,3 +60,9 @@ def near(found, expected, bound=2e-6):
     finite = numpy.isfinite(expected)
     error, size = numpy.abs((found - expected)[finite]), numpy.abs(expected[finite])
     return (numpy.isfinite(found) == finite).all() and error.max(initial=0) <= bound * max(1, size.max(initial=0))
+
+
+def resident(field="VmRSS"):
+    """KiB of memory that the process has; of VmHWM, has had at most."""
+    text = pathlib.Path("/proc/self/status").read_text()
+    return int(text.partition(field + ":")[2].split()[0])

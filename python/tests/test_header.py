@@ -92,6 +92,24 @@ class Header(unittest.TestCase):
         self.assertIsInstance(caught.exception, tessera.TesseraError)
         self.assertIn("/nowhere/libtessera.so", str(caught.exception))
 
+    def test_a_library_of_another_version_is_refused_with_both(self):
+        known = _structs.VERSION
+        try:
+            _structs.VERSION = "99.0.0"
+            with self.assertRaises(tessera.LibraryError) as caught:
+                _library.Library(tessera.library.path)
+        finally:
+            _structs.VERSION = known
+        self.assertIn(known, str(caught.exception))
+        self.assertIn("99.0.0", str(caught.exception))
+
+    def test_the_environment_names_the_library_and_nothing_else_is_tried(self):
+        kept = dict(os.environ, TESSERA_LIBRARY="/nowhere/libtessera.so")
+        run = subprocess.run([sys.executable, "-c", "import tessera"], env=kept, capture_output=True, text=True)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("/nowhere/libtessera.so: no such file", run.stderr)
+        self.assertIn("set TESSERA_LIBRARY", run.stderr)
+
     def test_importing_takes_numpy_alone_and_at_most_50_ms_above_it(self):
         code = ("import time, sys, numpy; a = time.process_time(); import tessera; b = time.process_time() - a;"
                 "print(b, 'torch' in sys.modules, 'scipy' in sys.modules)")

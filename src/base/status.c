@@ -48,6 +48,7 @@ static const char *const stage_names[] = {
     [TESS_STAGE_GRADIENT_ROWS] = "gradient_rows",
     [TESS_STAGE_SOFTMAX_BACKWARD] = "softmax_backward",
     [TESS_STAGE_SPMM_TRANSPOSED] = "spmm_transposed",
+    [TESS_STAGE_COLUMN_SUMS] = "column_sums",
 };
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))

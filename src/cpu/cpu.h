@@ -27,6 +27,7 @@
     tess_status cpu_##stem##_##level(const struct kernel_args *args, tess_error *error);
 #define CPU_DECLARE(level)                                                                         \
     CPU_DECLARE_STEM(attention, level)                                                             \
+    CPU_DECLARE_STEM(column_sums, level)                                                           \
     CPU_DECLARE_STEM(sddmm, level)                                                                 \
     CPU_DECLARE_STEM(softmax, level)                                                               \
     CPU_DECLARE_STEM(spmm, level)                                                                  \
@@ -37,8 +38,9 @@
     CPU_DECLARE_STEM(gradient_rows, level)
 CPU_LEVELS(CPU_DECLARE)
 
-/* Merging, at every level (forward/merge.c). */
+/* Merging and unmerging, at every level (forward/merge.c). */
 tess_status cpu_merge(const struct merge_args *args, tess_error *error);
+tess_status cpu_unmerge(const struct merge_args *args, tess_error *error);
 
 /* Choosing columns, at every level (select/select.c). */
 tess_status cpu_select(const struct select_args *args, tess_error *error);

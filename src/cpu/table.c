@@ -205,6 +205,10 @@ static const char *level_refuses(const struct kernel *kernel, const struct probl
     return why;
 }
 
+static double score_dims(const struct trial *trial) {
+    return (double)trial->problem->d_qk;
+}
+
 static double gradient_rows_dims(const struct trial *trial) {
     return (double)(2 * trial->problem->d_qk + trial->problem->d_v);
 }
@@ -220,7 +224,7 @@ static double gradient_keys_dims(const struct trial *trial) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 #define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
-enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, KEYS, KEYS_PAIRS, ROWS };
+enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS };
 static const struct family families[] = {
     [TILES] = {.refuses = level_refuses, .seconds = cost_tiles},
     [DELTA] = {.refuses = level_refuses, .seconds = cost_rows},
@@ -228,6 +232,7 @@ static const struct family families[] = {
                  .listed = cpu_listed_fits},
     [FORWARD_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED,
                        .packed_rows = CPU_TILE_ROWS},
+    [SUMS] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED, .dims = score_dims},
     [KEYS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
               .listed = cpu_gradients_listed_fit, .joint_rows = 16},
     [KEYS_PAIRS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_keys_dims,
@@ -250,51 +255,68 @@ CPU_BUILT(LEVEL_UNUSABLE)
         .run = cpu_##stem##_##level                                                                \
     }
 
-/* docs/notes/planning.md says what costs were fitted to. */
-#define KERNELS(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row,        \
-                softmax_backward_row)                                                              \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD, tile_rows, .item = 1e-6,               \
-           .key_row_dim = row_dim, .key_dim = 0.06e-9, .convert_dim = 0.10e-9, .far_dim = 0.03e-9, \
-           .near_size = 2 << 20, .masked_key = masked, .listed_row_dim = row_listed,               \
+/* Costs: docs/notes/planning.md says what they were fitted to. First those that all levels share: seconds of an
+ * item, and of a dim of a key that is fetched (of a query, by passes over keys), of 16 bits, or not in a cache. */
+#define ITEM 1e-6
+#define FETCH 0.06e-9
+#define FETCH_QUERIES 0.2e-9
+#define CONVERT 0.10e-9
+#define FAR 0.03e-9
+#define NEAR_SIZE (2 << 20)
+#define SOFTMAX_BACKWARD 1.2 /* times a softmax */
+
+#define STAGE(level, stem, stage, dim)                                                             \
+    KERNEL(level, stem, stage, TILES, NULL, .item = 2 * ITEM, .key_row_dim = dim,                  \
+           .key_dim = FETCH, .convert_dim = CONVERT)
+#define KERNELS_OF(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)     \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD, tile_rows, .item = ITEM,               \
+           .key_row_dim = row_dim, .key_dim = FETCH, .convert_dim = CONVERT, .far_dim = FAR,       \
+           .near_size = NEAR_SIZE, .masked_key = masked, .listed_row_dim = row_listed,             \
            .listed_key_dim = key_listed),                                                          \
-        KERNEL(level, sddmm, TESS_STAGE_SDDMM, TILES, NULL, .item = 2e-6,                          \
-               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, TILES, NULL, .item = 0.2e-6,                    \
+        KERNEL(level, column_sums, TESS_STAGE_COLUMN_SUMS, SUMS, tile_rows, .item = ITEM,          \
+               .key_row_dim = row_dim, .key_dim = FETCH, .convert_dim = CONVERT,                   \
+               .masked_key = masked),                                                              \
+        STAGE(level, sddmm, TESS_STAGE_SDDMM, stage_row_dim),                                      \
+        KERNEL(level, softmax, TESS_STAGE_SOFTMAX, TILES, NULL, .item = ITEM / 5,                  \
                .key_row_dim = softmax_row),                                                        \
-        KERNEL(level, spmm, TESS_STAGE_SPMM, TILES, NULL, .item = 2e-6,                            \
-               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
-        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, TILES, NULL, .item = 0.2e-6,  \
-               .key_row_dim = softmax_backward_row),                                               \
-        KERNEL(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, TILES, NULL, .item = 2e-6,      \
-               .key_row_dim = stage_row_dim, .key_dim = 0.07e-9, .convert_dim = 0.10e-9),          \
+        STAGE(level, spmm, TESS_STAGE_SPMM, stage_row_dim),                                        \
+        KERNEL(level, softmax_backward, TESS_STAGE_SOFTMAX_BACKWARD, TILES, NULL,                  \
+               .item = ITEM / 5, .key_row_dim = SOFTMAX_BACKWARD * softmax_row),                   \
+        STAGE(level, spmm_transposed, TESS_STAGE_SPMM_TRANSPOSED, stage_row_dim),                  \
         KERNEL(level, delta, TESS_STAGE_DELTA, DELTA, NULL, .item = 20e-9, .key_dim = 0.4e-9),     \
-        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS, tile_rows, .item = 2e-6,      \
-               .key_row_dim = row_dim, .key_dim = 0.2e-9, .convert_dim = 0.10e-9,                  \
+        KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS, tile_rows, .item = 2 * ITEM,  \
+               .key_row_dim = row_dim, .key_dim = FETCH_QUERIES, .convert_dim = CONVERT,           \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed),                                                      \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2e-6,      \
-               .key_row_dim = row_dim, .key_dim = 0.12e-9, .convert_dim = 0.10e-9,                 \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2 * ITEM,  \
+               .key_row_dim = row_dim, .key_dim = 2 * FETCH, .convert_dim = CONVERT,               \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
-#define KERNELS_PAIRS(level, row_dim, key, gradient_row_dim, gradient_key)                         \
-    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD_PAIRS, tile_rows, .item = 1e-6,         \
-           .key_row_dim = row_dim, .key_dim = key, .masked_key = 0.1e-9),                          \
+#define KERNELS(level, ...) KERNELS_OF(level, __VA_ARGS__)
+/* Listed pairs of the backward cost what AVX-512's do, which they are computed by. */
+#define KERNELS_PAIRS_OF(level, dim, key, gradient_dim, row_dim, masked, row_listed, key_listed,   \
+                         ...)                                                                      \
+    KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD_PAIRS, tile_rows, .item = ITEM,         \
+           .key_row_dim = dim, .key_dim = key, .masked_key = masked / 2),                          \
         KERNEL(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS_PAIRS, tile_rows,              \
-               .item = 2e-6, .key_row_dim = gradient_row_dim, .key_dim = gradient_key,             \
-               .masked_key = 0.2e-9, .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9),     \
-        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2e-6,      \
-               .key_row_dim = gradient_row_dim, .key_dim = gradient_key, .masked_key = 0.2e-9,     \
-               .listed_row_dim = 0.0175e-9, .listed_key_dim = 0.032e-9)
+               .item = 2 * ITEM, .key_row_dim = gradient_dim, .key_dim = FETCH_QUERIES,            \
+               .masked_key = masked, .listed_row_dim = row_listed, .listed_key_dim = key_listed),  \
+        KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2 * ITEM,  \
+               .key_row_dim = gradient_dim, .key_dim = FETCH_QUERIES, .masked_key = masked,        \
+               .listed_row_dim = row_listed, .listed_key_dim = key_listed)
+#define KERNELS_PAIRS(level, ...) KERNELS_PAIRS_OF(level, __VA_ARGS__)
 
-/* Kernels by level; the backward of amx is not fitted, and neon, never measured, costs what portable does. */
-#define KERNELS_amx KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, 0.2e-9)
-#define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, 0.2e-9)
-#define KERNELS_avx512                                                                             \
-    KERNELS(avx512, 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9, 0.75e-9)
-#define KERNELS_avx2 KERNELS(avx2, 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9, 1.3e-9)
-#define KERNELS_neon KERNELS(neon, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9)
-#define KERNELS_portable                                                                           \
-    KERNELS(portable, 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9, 1.7e-9)
+/* Costs by level, in the order of KERNELS; neon, never measured, costs what portable does. The backward of amx is
+ * not fitted. */
+#define AVX512 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9
+#define AVX2 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9
+#define PORTABLE 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9
+#define KERNELS_amx KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, AVX512)
+#define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, AVX512)
+#define KERNELS_avx512 KERNELS(avx512, AVX512)
+#define KERNELS_avx2 KERNELS(avx2, AVX2)
+#define KERNELS_neon KERNELS(neon, PORTABLE)
+#define KERNELS_portable KERNELS(portable, PORTABLE)
 #define LEVEL_KERNELS(level) KERNELS_##level,
 static const struct kernel kernels[] = {CPU_BUILT(LEVEL_KERNELS)};
 
@@ -391,6 +413,7 @@ static const struct backend backend = {
                .synchronize = synchronize},
     .fill = {.run = cpu_fill},
     .call = {.merge = cpu_merge,
+             .unmerge = cpu_unmerge,
              .select = cpu_select,
              .pool = cpu_pool,
              .score = cpu_score,

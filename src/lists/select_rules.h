@@ -22,19 +22,37 @@
 
 #define SELECT_MOST_COLUMNS (1 << 20)
 
+/* ---- columns of today ---- */
+
+/* Keys that are there today, of a number that may be any. */
+FILL_RULE int64_t pool_length(const int32_t *lengths, int64_t batch, int64_t n) {
+    return lengths ? fill_least(n, fill_most(0, lengths[batch])) : n;
+}
+
+/* Columns of block row `row`, of so many keys: its last query stands at key position `last`. 32 bits hold all keys, and
+ * divide faster. */
+FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, int64_t n_q,
+                                int64_t length, int causal) {
+    const int64_t last = fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q;
+    const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
+    return (uint32_t)(keys + block_kv - 1) / (uint32_t)block_kv;
+}
+
 /* ---- rows ---- */
 
 struct select_shape {
     int64_t batch, heads, rows, n;
     int64_t capacity, words; /* entries and words of a row of the result */
     int64_t k, keep_first, keep_last;
-    int64_t block_q, block_kv, n_q;
+    int64_t block_q, block_kv, n_q, n_kv;
+    int64_t keep_rows; /* rows of bits of columns that are kept; 0: none */
     int32_t mode, causal;
     uint32_t bound; /* THRESHOLD: the lowest key that is chosen */
     uint32_t share; /* TOP_P: p in 2^-31 */
 };
 
-/* A row of today. Columns kept ... tail - 1 are chosen by their scores, those around them are kept. */
+/* A row of today. Columns kept ... tail - 1 are chosen by their scores, but for those that have a bit; those around them
+ * are kept. */
 struct select_row {
     int32_t end;  /* columns; -1: k or the length is bad */
     int32_t kept; /* columns 0 ... kept - 1 come first */
@@ -48,13 +66,7 @@ FILL_RULE struct select_row select_row_of(const struct select_shape *s, int64_t 
     struct select_row out = {-1, 0, 0, 0};
     if (length < 0 || length > s->n * s->block_kv || k < 0)
         return out;
-    const uint32_t block_kv = (uint32_t)s->block_kv; /* 32 bits hold all keys, and divide faster */
-    int64_t end = (uint32_t)(length + s->block_kv - 1) / block_kv;
-    if (s->causal) {
-        const int64_t after = fill_least((row + 1) * s->block_q, s->n_q);
-        const int64_t position = after - 1 + length - s->n_q; /* the row's last query's */
-        end = position < 0 ? 0 : fill_least(end, (uint32_t)position / block_kv + 1);
-    }
+    const int64_t end = score_columns(row, s->block_q, s->block_kv, s->n_q, length, s->causal);
     out.end = (int32_t)end;
     out.kept = (int32_t)fill_least(s->keep_first, end);
     out.tail = (int32_t)fill_most(end - s->keep_last, out.kept);
@@ -65,22 +77,6 @@ FILL_RULE struct select_row select_row_of(const struct select_shape *s, int64_t 
     else if (s->mode == TESS_SELECT_EXACT && out.k < out.kept + out.end - out.tail)
         out.end = out.tail + out.k - out.kept;
     return out;
-}
-
-/* ---- scores of pairs of blocks ---- */
-
-/* Keys that are there today, of a number that may be any. */
-FILL_RULE int64_t pool_length(const int32_t *lengths, int64_t batch, int64_t n) {
-    return lengths ? fill_least(n, fill_most(0, lengths[batch])) : n;
-}
-
-/* Columns that block row `row` scores, of keys that there are today: those after are -Inf. */
-FILL_RULE int64_t score_columns(int64_t row, int64_t block_q, int64_t block_kv, int64_t n_q,
-                                int64_t length, int causal) {
-    const int64_t last =
-        fill_least(n_q, (row + 1) * block_q) - 1 + length - n_q; /* query's position */
-    const int64_t keys = causal ? fill_least(length, fill_most(0, last + 1)) : length;
-    return (uint32_t)(keys + block_kv - 1) / (uint32_t)block_kv; /* faster than by 64 bits */
 }
 
 /* ---- keys ---- */

@@ -27,6 +27,7 @@ static const struct binding of_stage[] = {FORWARD(modifiers, modifiers),
 
 static const struct step attention_steps[] = {
     {TESS_FUSED, TESS_STAGE_ATTENTION, 0, 0, NULL, OWN, KEEPS_BOTH, 0},
+    {TESS_FUSED, TESS_STAGE_COLUMN_SUMS, 0, 0, NULL, OWN, KEEPS_BOTH, 0},
 
     {TESS_STAGED, TESS_STAGE_SDDMM, 0, 0, NULL, of_stage, WHOLE, KEEPS_BOTH, 0},
     {TESS_STAGED, TESS_STAGE_SOFTMAX, 0, 0, NULL, of_stage, WHOLE, KEEPS_BOTH, 0},

@@ -14,12 +14,17 @@ struct modifier_operands {
 struct attention_operands {
     struct modifier_operands modifiers;
     struct view q, k, v, o, lse, o_rest;
+    struct view lse_reference, column_sums; /* data NULL: the problem has no sum_rows */
     /* The last rope_dims dims; q_rope lies in q where a run is given none. data NULL: rope_dims is 0. */
     struct view q_rope, k_rope;
     struct view k_scale, v_scale; /* f32, data NULL: none; as k and v */
     const int32_t *page_table;    /* [batch] rows, table_stride entries apart; NULL: not paged */
     int64_t pages, table_stride;
     float *scores; /* staged */
+    /* A base that fused kernels start from; base_o.data NULL: none. base_lse.data NULL: o is base_o and beta
+     * times the run's own, else the base is one more part. base_o may be o. */
+    struct view base_o, base_lse;
+    double beta;
 };
 
 /* Statistics of each query that the pass over delta leaves for the passes after it, [batch * heads_q][n_q]

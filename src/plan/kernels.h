@@ -75,6 +75,8 @@ struct problem {
     int64_t part_keys;
     int32_t parts_asked; /* the caller has named part_keys */
     int32_t strict;      /* reserved: a fill refuses lists with a fault */
+    int32_t sum_rows;    /* queries of a group of column sums; 0: a run writes none */
+    tess_type sum_type;
     struct modifiers modifiers;
     struct caches caches;
     struct block_rows block_rows; /* planning's, for kernels of the stages */
@@ -167,7 +169,9 @@ struct kernel_work {
     const int64_t *scores_offset;      /* [batch * heads_q]: staged, first score of each head */
     const struct filled_image *filled; /* a reserved plan's; else NULL */
     const int32_t *lengths; /* [batch]: keys there are today, of filled lists; NULL: n_kv */
-    double seconds;         /* predicted of the whole run; CPU: of one thread */
+    /* Lists that the kernel reads itself (struct family, direct): `filled` and `lists` have sizes alone. */
+    const tess_device_pattern *given;
+    double seconds; /* predicted of the whole run; CPU: of one thread */
 };
 
 /*
@@ -188,8 +192,9 @@ struct kernel_args {
 };
 
 /* Seconds of one CPU thread, or of a whole device: numbers of the formulas in cost.h.
- * Measured: src/cuda/instances.def and src/cpu/table.c say where; step_cost stands for them in CUDA's forward. Passes over keys read query for key,
- * and key for row. DELTA: item is a query, key_dim a dim of its o. */
+ * src/cuda/host/costs.h and src/cpu/table.c have them; step_cost stands for them in CUDA's forward. Passes over
+ * keys read query for key, and key for row. An item of DELTA is a query, key_dim a dim of its o; dims of
+ * COLUMN_SUMS are d_qk. */
 struct kernel_cost {
     double item; /* any work item */
     /* One row times one key times one dim, computed: of d_qk + d_v. The backward's products have 2 d_qk +
@@ -208,10 +213,12 @@ struct kernel_cost {
 };
 
 /* Nanoseconds of a kernel by tiles of `rows` rows, measured: a launch; and of one multiprocessor that is kept
- * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). */
+ * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). Keys of a step
+ * stand together; or in runs of STEP_RUN, all of whose rows list them, or some; or single, gathered. */
+#define STEP_RUN 8
 struct step_cost {
     int32_t rows;
-    double launch, item, plain, masked, gathered;
+    double launch, item, plain, masked, runs, masked_runs, gathered;
 };
 
 /* Lists that a kernel walks. */
@@ -246,6 +253,10 @@ struct family {
                            const tess_target *target);
     /* Refuses filled lists of a shape likewise. NULL: it takes all. */
     const char *(*refuses_filled)(const struct fill_shape *shape);
+    /* Whether a kernel reads lists of a shape, `units` tiles of all heads, from indices itself, faster than by an
+     * image. NULL: never. */
+    int (*direct)(const struct kernel *kernel, const struct problem *problem,
+                  const tess_target *target, const struct fill_shape *shape, int64_t units);
     /* Seconds that a pass takes, but for its launch: what heights and kernels are weighed by. */
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
@@ -264,6 +275,8 @@ struct family {
     enum packing packing;
     int32_t packed_rows; /* 0: tiles have rows of one head */
     int32_t joint_rows;  /* rows of a key tile from which it writes dQ as well; 0: never */
+    int sums; /* ATTENTION: it writes column sums as well, and problems need no pass for them */
+    int whole_groups;  /* column sums: 1: a tile is a whole group; 0: any part of one */
     int64_t part_keys; /* keys of a part at least, where the caller names none; 0: the problem's */
     double parts_rate; /* bytes of partial results, written or read in a second; 0: not known */
     double
@@ -329,7 +342,7 @@ struct fill_job {
     tess_stream stream;
 };
 
-/* Arguments of tess_merge, checked. */
+/* Arguments of tess_merge, checked; of tess_unmerge, whose parts are the whole and the kept. */
 struct merge_args {
     int64_t parts;
     const tess_tensor *const *o, *const *lse; /* [parts] */
@@ -345,6 +358,7 @@ struct select_args {
     int64_t stride[3];      /* batches, heads and rows, in elements */
     const int32_t *row_k;   /* [rows of all lists]; NULL: the shape's k */
     const int32_t *lengths; /* [batch]; NULL: all columns */
+    const uint64_t *keep;   /* [keep_rows][words] bits of columns that are kept; NULL: none */
     tess_selected to;
     tess_stream stream;
 };
@@ -413,6 +427,7 @@ struct fill_services {
 /* Calls that no plan stands behind; arguments are checked. */
 struct call_services {
     tess_status (*merge)(const struct merge_args *args, tess_error *error);
+    tess_status (*unmerge)(const struct merge_args *args, tess_error *error);
     tess_status (*select)(const struct select_args *args, tess_error *error);
     tess_status (*pool)(const struct pool_args *args, tess_error *error);
     tess_status (*score)(const struct score_args *args, tess_error *error);

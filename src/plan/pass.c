@@ -27,7 +27,8 @@ void passes_begin(struct candidate *c, const struct problem *p, int joins) {
     for (const struct step *s = operation->steps; s < operation->steps + operation->n_steps; s++) {
         const int64_t wanted = joins ? s->joint : s->wanted;
         const int joint = joins && s->over_keys;
-        if (s->pipeline != p->pipeline || (s->wanted && !(wanted & p->gradients)))
+        if (s->pipeline != p->pipeline || (s->wanted && !(wanted & p->gradients)) ||
+            (s->stage == TESS_STAGE_COLUMN_SUMS && !p->sum_rows))
             continue;
         struct pass *pass = &c->passes[c->n_passes++];
         *pass = (struct pass){.stage = s->stage,

@@ -113,7 +113,9 @@ void plan_keep(tess_plan *plan, const struct candidate *c) {
     plan->n_passes = c->n_passes, plan->joint = c->joint;
     for (int i = 0; i < c->n_passes; i++) {
         plan->passes[i] = c->passes[i];
-        plan->passes[i].work = c->passes[i].over_keys ? &plan->key_work : &plan->work;
+        plan->passes[i].work = c->passes[i].over_keys                         ? &plan->key_work
+                               : c->passes[i].stage == TESS_STAGE_COLUMN_SUMS ? &plan->sum_work
+                                                                              : &plan->work;
         if (c->passes[i].tiles.rows)
             plan->passes[i].work->heights = plan->passes[i].tiles.heights;
     }
@@ -189,6 +191,7 @@ void tess_plan_free(tess_plan *plan) {
         return;
     work_free(&plan->work);
     work_free(&plan->key_work);
+    work_free(&plan->sum_work);
     for (int i = 0; i < plan->n_parts; i++)
         reserved_free(plan->parts[i].reserved);
     free(plan->list_of);

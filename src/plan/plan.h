@@ -80,6 +80,7 @@ struct tess_plan {
     int n_passes, joint;
     struct work work;       /* work of all passes over query tiles, unless it is a part's */
     struct work key_work;   /* work of all passes over key tiles, likewise */
+    struct work sum_work;   /* work of the pass of column sums, likewise */
     int64_t *list_of;       /* [batch * heads_q] */
     int64_t *scores_offset; /* staged: [batch * heads_q] */
     int64_t scores_count;
@@ -126,6 +127,11 @@ tess_status plan_no_memory(tess_error *error, const char *what);
 
 /* Gives a plan the passes of a candidate. */
 void plan_keep(tess_plan *plan, const struct candidate *candidate);
+
+/* Checks that no query tile of a pass of column sums has queries of two groups, and of kernels that need whole
+ * groups that each is one. */
+tess_status sums_check(const struct pass *pass, const struct lists *lists, const char *function,
+                       tess_error *error);
 
 /* Begins a part of the image, after those there are, and ends it: its size is a multiple of CARVE_ALIGNMENT.
  * part_close answers 0, or -1 where the image does not fit. */

@@ -196,7 +196,8 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
         say(t, "  cut       %lld ... %lld\n", (long long)s->cut_lo, (long long)s->cut_hi);
     for (const struct part *part = plan->parts; part < plan->parts + plan->n_parts; part++)
         say_part(t, plan, part->reserved);
-    say(t, "  fill_run  the bits of fill and run\n");
+    say(t, "  fill_run  the bits of fill and run%s\n",
+        reserve_direct(plan) ? "; without an image the kernel reads distinct indices itself" : "");
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
     say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");
@@ -235,6 +236,7 @@ size_t tess_plan_print(const tess_plan *plan, char *room, size_t size) {
         say(&t, "  scores    %lld floats between the stages\n", (long long)plan->scores_count);
     say_work(&t, plan, &plan->work);
     say_work(&t, plan, &plan->key_work);
+    say_work(&t, plan, &plan->sum_work);
     say(&t, "  memory    workspace %zu bytes", plan->workspace);
     if (plan->backend->on_host)
         say(&t, ", %d thread%s\n", (int)plan->problem.threads, plural(plan->problem.threads));

@@ -123,6 +123,12 @@ static const char *operation_wrong(const tess_problem *p) {
         return "spill_size is given, and operation is not TESS_ATTENTION_BACKWARD";
     if (p->gradients & TESS_GRADIENT_ALIBI && !p->alibi)
         return "the gradient of ALiBi's slopes is asked for, and alibi is 0";
+    if (p->sum_rows < 0 || p->sum_rows > INT32_MAX)
+        return "sum_rows is not in 0 ... 2^31 - 1";
+    if (p->sum_type != TESS_F32 && p->sum_type != TESS_BF16)
+        return "sum_type is not TESS_F32 or TESS_BF16";
+    if (p->sum_rows && (p->operation != TESS_ATTENTION || p->pipeline != TESS_FUSED))
+        return "sum_rows is given, and column sums are of the fused pipeline of TESS_ATTENTION";
     if (p->gradients & TESS_GRADIENT_SINK && !p->sink)
         return "the gradient of the sinks is asked for, and sink is 0";
     return NULL;
@@ -229,6 +235,8 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .part_keys = p.part_keys ? p.part_keys : DEFAULT_PART_KEYS,
         .parts_asked = p.part_keys != 0,
         .strict = (int32_t)p.strict,
+        .sum_rows = (int32_t)p.sum_rows,
+        .sum_type = p.sum_type,
         .modifiers = modifiers_of(&p),
         .caches = caches,
     };

@@ -106,6 +106,8 @@ static void reserved_derive(struct reserved *r, const tess_plan *plan, const str
     fill_last_round(&r->splits, r->units);
     reserved_bounds(r);
     r->layout = layout_number(r);
+    r->direct = kernel->family->direct &&
+                kernel->family->direct(kernel, &pass->problem, &plan->target, &r->shape, r->units);
 }
 
 /* Lists and schedule as kernels size their workspace by. */
@@ -154,7 +156,9 @@ static tess_status pass_reserve(tess_plan *plan, struct pass *pass, tess_error *
         return error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
                          "there are %lld query tiles over all heads: they may be 2^31 - 1",
                          (long long)r->units);
-    const tess_status status = work_reserve(r, error);
+    tess_status status = work_reserve(r, error);
+    if (!status)
+        status = sums_check(pass, &r->work.lists, "tess_plan_reserve", error);
     if (status)
         return status;
     const struct kernel_args of_plan = plan_args(plan);
@@ -300,11 +304,24 @@ tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, c
 
 /* ---- running ---- */
 
+int reserve_direct(const tess_plan *plan) {
+    int direct = plan->filled != NULL;
+    for (int i = 0; i < plan->n_parts && direct; i++)
+        direct = plan->parts[i].reserved->direct;
+    return direct;
+}
+
 void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
                   const struct part *part, const void *image) {
     const struct reserved *r = part->reserved;
     const struct fill_job placed = reserve_job(plan, part, NULL, image);
     const int on_host = plan->backend->on_host;
+    if (args->work.given) {
+        work->image = filled_image(r, NULL);
+        args->work.filled = &work->image;
+        args->work.lists = &r->work.lists;
+        return;
+    }
     work->image = filled_image(r, &placed);
     work->lists = fill_view(&r->shape, &placed.arrays, on_host ? r->work.lists.tile_row : NULL);
     args->work.filled = &work->image;

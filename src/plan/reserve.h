@@ -11,6 +11,7 @@
 struct reserved {
     struct fill_shape shape;
     struct fill_splits splits;
+    int direct;                     /* its kernel reads lists itself, where they are distinct */
     int64_t units;                  /* query tiles of all heads, heads packed in one once */
     int64_t items, combines, slots; /* at most */
     uint64_t layout;                /* a number of all of the above: images of other plans differ */
@@ -65,7 +66,10 @@ tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, c
 struct fill_job reserve_job(const tess_plan *plan, const struct part *part,
                             const tess_device_pattern *pattern, const void *image);
 
-/* Has a pass's arguments walk its part of an image; `work` is what they point to. */
+/* Whether all passes over lists read them themselves (tess_plan_info, fill_run_direct). */
+int reserve_direct(const tess_plan *plan);
+
+/* Has a pass's arguments walk its part of an image, or lists that are given; `work` is what they point to. */
 void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess_plan *plan,
                   const struct part *part, const void *image);
 

@@ -131,6 +131,7 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
         const struct kernel *kernel = &p->backend->kernels[k];
         if (kernel->stage != pass->stage ||
             (forced && forced->stage == pass->stage && kernel != forced) ||
+            (forced && forced->stage == TESS_STAGE_COLUMN_SUMS && kernel->family->sums) ||
             (!forced && !p->filled && lists_refused(p, kernel)))
             continue;
         const char *why = select_refuses(p, pass, kernel);
@@ -163,7 +164,7 @@ static const char *tile_name(const struct pass *pass) {
 static tess_status height_check(const struct premises *p, const struct pass *pass,
                                 tess_error *error) {
     const struct kernel *kernel = pass->kernel;
-    const int32_t rows = p->problem->tile_rows;
+    const int32_t rows = pass->problem.tile_rows;
     if (!rows || !kernel->rows)
         return TESS_OK;
     if (kernel_height(kernel, rows) < 0)
@@ -178,6 +179,15 @@ static tess_status height_check(const struct premises *p, const struct pass *pas
                          (long long)height_shared(kernel, rows),
                          (long long)p->target->shared_memory_per_block);
     return TESS_OK;
+}
+
+/* Rows of tiles of which groups of column sums are made: the highest that divide one. */
+static int32_t sums_height(const struct kernel *kernel, int32_t group) {
+    int32_t height = 0;
+    for (const int32_t *rows = kernel->rows; *rows; rows++)
+        if (group % *rows == 0)
+            height = *rows;
+    return height;
 }
 
 tess_status select_kernels(struct candidate *c, const struct premises *p, int joint,
@@ -199,6 +209,10 @@ tess_status select_kernels(struct candidate *c, const struct premises *p, int jo
                              "no %s kernel of the %s backend computes this: %s%s",
                              tess_stage_name(pass->stage), p->backend->name, refusal.why,
                              forced ? "" : way_out(p, refusal.distance));
+        if (pass->kernel->family->sums) /* the pass behind it is theirs */
+            c->n_passes--;
+        if (pass->stage == TESS_STAGE_COLUMN_SUMS)
+            pass->problem.tile_rows = sums_height(pass->kernel, p->problem->sum_rows);
     }
     if (!used)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
@@ -240,14 +254,22 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
+/* Whether tiles are pieces of block rows, of several heads, that a tile of half the heads would have in one: its
+ * list is not longer, and not cut between pieces. */
+static int is_pieces(const struct premises *p, const struct trial *t) {
+    return t->tile_heads > 1 && 2 * t->rows <= p->problem->n_q &&
+           t->block_rows % (2 * t->rows) == 0;
+}
+
 /* Whether the trial's height is left out: tiles do not fit, or kernel or problem asks for others, packed
  * heads counted. */
 static int height_out(const struct premises *p, const struct pass *pass, const struct trial *t) {
     const struct family *family = t->kernel->family;
-    const int32_t asked = p->problem->tile_rows;
+    const int32_t asked = pass->problem.tile_rows;
     const int is_short = t->rows < t->block_rows && t->rows * t->tile_heads < family->packed_rows;
     return !t->tile_heads || !height_fits(p, t->kernel, t->rows) ||
            (family->packing == PACK_FULL && !asked && is_short) ||
+           (family->packing != PACK_POWERS && !asked && is_pieces(p, t)) ||
            (pass->joint && t->rows < family->joint_rows) || (asked && asked != t->rows);
 }
 
@@ -257,7 +279,7 @@ static double filled_weigh(struct tile_shape *tiles, const struct premises *p,
                            const struct pass *pass, const struct kernel *kernel) {
     const struct problem *problem = p->problem;
     const int64_t height = min_i64(p->filled->block_q, p->filled->n_q);
-    const int32_t asked = problem->tile_rows;
+    const int32_t asked = pass->problem.tile_rows;
     struct trial t = select_trial(p, pass, kernel);
     t.rows = 0;
     for (const int32_t *r = kernel->rows; *r && t.rows < height && (!asked || t.rows < asked);
@@ -331,7 +353,7 @@ static tess_status pass_weigh(struct pass *pass, const struct premises *p, struc
                : error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                            "kernel %s has query tiles of %lld rows for heads that share a list "
                            "alone",
-                           first->name, (long long)p->problem->tile_rows);
+                           first->name, (long long)pass->problem.tile_rows);
 }
 
 tess_status select_tiles(struct candidate *c, const struct premises *p, struct estimates *m,

@@ -109,6 +109,27 @@ static tess_status fused_schedule(const tess_plan *plan, const struct pass *pass
     return status;
 }
 
+tess_status sums_check(const struct pass *pass, const struct lists *lists, const char *function,
+                       tess_error *error) {
+    const int64_t group = pass->problem.sum_rows, n_q = pass->problem.n_q;
+    const int whole = pass->kernel->family->whole_groups;
+    if (pass->stage != TESS_STAGE_COLUMN_SUMS && !pass->kernel->family->sums)
+        return TESS_OK;
+    for (int64_t t = 0; t < lists->tiles; t++) {
+        const int64_t first = lists->tile_row[t], end = lists->tile_row[t + 1];
+        const int64_t begin = first / group * group, last = min_i64(begin + group, n_q);
+        if (end > last || (whole && (first > begin || end < last)))
+            return error_set(
+                error, TESS_UNSUPPORTED, function, "problem",
+                "column sums of groups of %lld queries: queries %lld ... %lld are one "
+                "query tile of the pattern: %s",
+                (long long)group, (long long)first, (long long)end - 1,
+                whole ? "kernel has tiles of whole groups, so sum_rows has to divide block_q"
+                      : "sum_rows has to divide block_q, or be a multiple");
+    }
+    return TESS_OK;
+}
+
 /* The work of a pass over m, the pattern or the transposed one. Lists and strips of a joint pass have been
  * made. */
 static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct premises *p,
@@ -120,6 +141,8 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
     work->tile_heads = trial.tile_heads;
     if (!pass->joint)
         status = lists_pack(&work->lists, m, trial.rows, error);
+    if (!status)
+        status = sums_check(pass, &work->lists, "tess_plan_create", error);
     if (!status && !pass->joint)
         status = fused_schedule(plan, pass, &trial, error);
     if (status)

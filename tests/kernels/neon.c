@@ -35,6 +35,7 @@ static const struct {
     [TESS_STAGE_GRADIENT_ROWS] = {"backward", TESS_FUSED},
     [TESS_STAGE_SOFTMAX_BACKWARD] = {"backward", TESS_STAGED},
     [TESS_STAGE_SPMM_TRANSPOSED] = {"backward", TESS_STAGED},
+    [TESS_STAGE_COLUMN_SUMS] = {"attention,sums=64", TESS_FUSED},
 };
 
 /* Answers how many runs failed. */

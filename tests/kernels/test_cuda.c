@@ -20,6 +20,12 @@ static void checks(void **state) {
     cases_are_right("tests/cases/cuda.txt", TESS_CUDA);
 }
 
+static void column_sums(void **state) {
+    (void)state;
+    cases_are_right("tests/cases/column_sums.txt", TESS_CUDA);
+    cases_are_right("tests/cases/sm90_column_sums.txt", TESS_CUDA);
+}
+
 static void shared_inputs(void **state) {
     (void)state;
     shared_inputs_are_right("tests/cases/cuda_shared.txt", TESS_CUDA);
@@ -237,6 +243,7 @@ int main(void) {
         cmocka_unit_test(merges),
         cmocka_unit_test(merges_of_too_many_parts),
         cmocka_unit_test(checks),
+        cmocka_unit_test(column_sums),
         cmocka_unit_test(own_lists),
         cmocka_unit_test(modifiers),
         cmocka_unit_test(words_of_dropout),

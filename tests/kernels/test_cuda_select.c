@@ -42,6 +42,7 @@ static void lists(void **state) {
 
 /* Rows past the shared memory of a cluster; scores that the bracket of a sample does not find, or that find no room; as
  * many rows as there are CTAs for each size. */
+static const uint64_t drawn_bits; /* its address says: drawn */
 static const struct choice launches[] = {
     {.size = {1, 1, 2, 1 << 20},
      .selection = {sizeof(tess_selection), .k = 2048},
@@ -68,6 +69,9 @@ static const struct choice launches[] = {
     {.size = {2, 8, 50, 4096},
      .selection = {sizeof(tess_selection), .k = 1000, .keep_first = 3},
      .capacity = 1000},
+    {.size = {2, 8, 50, 4096},
+     .selection = {sizeof(tess_selection), .k = 400, .keep = &drawn_bits, .keep_rows = 50},
+     .capacity = 400},
     {.type = TESS_BF16,
      .size = {1, 8, 100, 5000},
      .selection = {sizeof(tess_selection), .k = 300, .keep_last = 70},

@@ -27,6 +27,11 @@ static void equal_parts(void **state) {
     equal_parts_are_one(TESS_CPU, 65536);
 }
 
+static void rests(void **state) {
+    (void)state;
+    rests_are_right(TESS_CPU);
+}
+
 enum { B = 2, H = 3, N = 100, D = 20, PARTS = 3, ROWS = B * H * N };
 
 /* Good arguments, which a test then spoils. */
@@ -181,6 +186,38 @@ static void places_are_checked(void **state) {
     free(s);
 }
 
+/* Its arguments have names of their own. */
+static void arguments_of_a_rest_are_checked(void **state) {
+    (void)state;
+    struct setting *s = setting_new();
+    const tess_tensor *given[6] = {&s->o[0],   &s->lse[0], &s->o[1],
+                                   &s->lse[1], &s->o_out,  &s->lse_out};
+    static const char *const names[6] = {"o_whole",  "lse_whole", "o_kept",
+                                         "lse_kept", "o_rest",    "lse_rest"};
+    for (int i = 0; i < 6; i++) {
+        tess_error error = tess_error_init();
+        const tess_tensor *const good = given[i];
+        tess_tensor bad = *good;
+        bad.data = (char *)good->data + 2;
+        given[i] = &bad;
+        assert_int_equal(tess_unmerge(TESS_CPU, given[0], given[1], given[2], given[3], given[4],
+                                      given[5], &error, NULL),
+                         TESS_INVALID_ARGUMENT);
+        assert_string_equal(error.function, "tess_unmerge");
+        assert_string_equal(error.argument, names[i]);
+        assert_non_null(strstr(error.message, "aligned"));
+        given[i] = good;
+    }
+    tess_error error = tess_error_init();
+    tess_tensor over = s->o[1];
+    over.stride[0] *= 2;
+    assert_int_equal(tess_unmerge(TESS_CPU, &s->o[0], &s->lse[0], &s->o[1], &s->lse[1], &over, NULL,
+                                  &error, NULL),
+                     TESS_INVALID_ARGUMENT);
+    assert_string_equal(error.message, "o_rest begins where o_kept does, and is not the same rows");
+    free(s);
+}
+
 static void bits_do_not_depend_on_threads(void **state) {
     (void)state;
     struct setting *s = setting_new(), *first = setting_new();
@@ -203,6 +240,8 @@ int main(void) {
         cmocka_unit_test(joined),
         cmocka_unit_test(right),
         cmocka_unit_test(equal_parts),
+        cmocka_unit_test(rests),
+        cmocka_unit_test(arguments_of_a_rest_are_checked),
         cmocka_unit_test(arguments_are_checked),
         cmocka_unit_test(tensors_are_checked),
         cmocka_unit_test(places_are_checked),

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "support/plans.h"
 #include "host/decode.h"
 
 enum { BATCH_STRIDE = 70000, HEAD_STRIDE = 9000, ROW_STRIDE = 640 };
@@ -103,8 +104,45 @@ static void scales_of_values_come_late_or_by_group(void **state) {
     }
 }
 
+/* Plans for a Hopper, which need no device, and what they say of an image of NULL. */
+static void plans_say_which_lists_need_no_image(void **state) {
+    (void)state;
+    static const struct {
+        int64_t heads, n_q, block_q, block_kv, k;
+        int32_t architecture;
+        tess_type type;
+        int direct;
+    } cases[] = {
+        {16, 8, 1, 1, 2048, 90, TESS_BF16, 1},  {16, 1, 1, 1, 8192, 90, TESS_F16, 1},
+        {16, 1, 64, 64, 32, 90, TESS_BF16, 1}, /* one query of a block row */
+        {16, 8, 1, 1, 2048, 80, TESS_BF16, 0}, /* no clusters */
+        {16, 8, 1, 1, 2048, 90, TESS_F32, 0},   {128, 8, 1, 1, 2048, 90, TESS_BF16, 0},
+        {16, 1, 1, 1, 65536, 90, TESS_BF16, 0}, /* more CTAs than a cluster pay */
+        {16, 64, 8, 1, 2048, 90, TESS_BF16, 0}, /* tiles of several queries */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const tess_target target = cuda_target(cases[i].architecture, 232448);
+        tess_problem p = tess_problem_init();
+        tess_plan_info info = tess_plan_info_init();
+        tess_plan *plan = NULL;
+        const int64_t n_kv = 1 << 19;
+        tess_device_pattern lists = tess_device_pattern_blocks(
+            NULL, NULL, 1, 1, cases[i].n_q, n_kv, cases[i].block_q, cases[i].block_kv, cases[i].k);
+        p.type = cases[i].type, p.heads_q = cases[i].heads, p.heads_kv = 1;
+        p.batch = 1, p.n_q = cases[i].n_q, p.n_kv = n_kv, p.d_qk = p.d_v = 128;
+        tess_error error = tess_error_init();
+        if (tess_plan_reserve(&plan, &p, &lists, &target, &error) != TESS_OK)
+            fail_msg("case %zu: %s", i, error.message);
+        assert_int_equal(tess_plan_describe(plan, &info, NULL), TESS_OK);
+        if (info.fill_run_direct != cases[i].direct)
+            fail_msg("case %zu: fill_run_direct is %d", i, (int)info.fill_run_direct);
+        tess_plan_free(plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_say_which_lists_need_no_image),
         cmocka_unit_test(rows_have_batches),
         cmocka_unit_test(pages_have_no_batches),
         cmocka_unit_test(scales_of_values_come_late_or_by_group),

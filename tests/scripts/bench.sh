@@ -271,6 +271,12 @@ for name in hot rotate; do
     printf '%s\n' 'topk(20,0.5)' 'bits(4,1)' >wanted
     shows wanted field pattern
 done
+good bench --seconds 0 "h=2,n=30,d=8,block=8x8,select=topk(2),$small" "h=2,n=30,d=8,pattern=window(3,3),form=mask,$small" \
+    --json out/b.json --csv out/b.csv
+printf '%s\n' 'topk(2)' 'mask(window(3,3))' >wanted
+shows wanted field pattern
+printf '%s\n' number null >wanted
+shows wanted field select_ms
 refused 'rotate goes with topk=' bench --rotate "n=8,d=4,$small"
 refused 'take --stages' bench --stages "$listed"
 

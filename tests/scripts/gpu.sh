@@ -122,10 +122,12 @@ sanitized() {
 }
 
 # What takes longest begins first.
-for test in cuda cuda_bits cuda_fill cuda_pool cuda_order cuda_threads decode api plan; do
+for test in cuda cuda_bits cuda_fill cuda_pool cuda_select cuda_order cuda_threads decode api plan; do
     ! asked tests || [ ! -x "$stage/test_$test" ] || beside "test_$test" 400 "$stage/test_$test"
 done
-! asked tests || [ ! -x "$stage/generate_cuda" ] || beside 'generate_cuda' 60 "$stage/generate_cuda"
+for example in generate_cuda select_blocks_cuda; do
+    ! asked tests || [ ! -x "$stage/$example" ] || beside "$example" 60 "$stage/$example"
+done
 if asked hard; then
     parts hard 6
     for part in 0 1 2 3 4 5; do

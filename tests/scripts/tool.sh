@@ -37,11 +37,11 @@ cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
     fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
-    kvtype kvscale vink rope topk valid form entries cut q0 k0 v0; do
+    kvtype kvscale vink rope base topk valid form entries cut select q0 k0 v0 sums sumtype; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 46 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 50 ] || fail '--help case has other keys'
 cp std case
 checks=$((checks + 1))
 ! grep '.\{78\}' spec case >err || fail 'lines that argp breaks'
@@ -573,6 +573,31 @@ refused '3 heads' "${run[@]}" --lists lists3.safetensors "${out[@]}"
 good pattern --pattern causal --n 49 --export lists49.safetensors
 refused 'n_q = 49' "${run[@]}" --lists lists49.safetensors "${out[@]}"
 
+# Blocks that are chosen, of scores or of q and k: what is exported is what runs.
+select=(--select 'topk(2)+last(1)&causal' --block 8x8)
+good pattern "${select[@]}" --q f32-q.npy --k f32-k.npy --export out/s.safetensors
+says 'lists           8 (batch 2, heads 4)'
+good "${run[@]}" "${select[@]}" --out out/a.npy
+good "${run[@]}" --lists out/s.safetensors --out out/b.npy
+same out/a.npy out/b.npy 0
+good pattern --select 'topk(3)' --scores f32-q.npy --block 1x4
+says 'queries x keys  50 x 64'
+says 'density         18.75 %'
+good pattern --select 'topk(99)' --scores f32-q.npy --block 1x4
+says 'density         100 %'
+for bad in '+first(1)' 'topk' 'topk(0)' 'topk(1.5)' 'topk(3)topk(3)' 'topk(3)+causal' 'topk(3)&causal&causal' 'threshold(x)' \
+    'threshold(inf)' 'frob(1)' ''; do
+    refused 'expected' pattern --select "$bad" --scores f32-q.npy
+done
+refused 'p is not above 0' pattern --select 'top_p(2)' --scores f32-q.npy
+refused 'needs --scores' pattern --select 'topk(3)'
+refused 'go with each other' pattern --select 'topk(3)' --q f32-q.npy
+refused 'go with each other' pattern --pattern causal --n 9 --q f32-q.npy --k f32-k.npy
+refused '--scores goes with' pattern --pattern causal --n 9 --scores f32-q.npy
+refused '9 queries' pattern --select 'topk(3)' --scores f32-q.npy --n 9
+refused 'scores are f16' pattern --select 'topk(3)' --scores topk2.npy
+refused 'made for 50 queries' pattern "${select[@]}" --q f32-q.npy --k f32-k.npy --n 9
+
 # Files that are one and the same.
 refused 'same file' "${pattern[@]}" --svg out/s.svg --export ./out/../out/s.svg
 refused 'same file' bench n=64,d=8 --json out/s --csv out/./s
@@ -654,6 +679,17 @@ good plan n=9,h=2,d=32,rope=8,dtype=f16,out32=1,backend=cpu
 for bad in 'is not below d=32:rope=32' 'dv of at most d - rope:rope=8,vink=1' 'op=attention:rope=8,pipeline=staged' \
     'fill=positive:rope=8,fill=large' 'pipeline=fused:dtype=f16,out32=1,pipeline=staged'; do
     refused "${bad%%:*}" verify "n=4,d=32,${bad#*:}"
+done
+good verify "h=2,n=90,nkv=130,d=16,block=16x8,backend=cpu,select=topk(4)+first(1)&causal" \
+    "h=2,n=40,nkv=130,d=16,block=8x8,backend=cpu,select=threshold(0.3)+last(2),form=bits" \
+    "h=2,n=70,nkv=90,d=16,block=16x16,backend=cpu,pattern=window(9,3),form=mask"
+says 'verify: 3 cases, 3 passed, 0 failed'
+good verify --list "n=90,select=topk(1)&causal"
+says ',select=topk(1)&causal,cut=causal'
+for bad in 'select does not go:topk=3' 'pattern does not go:pattern=causal' 'right within a bound:select=top_p(0.5)' \
+    'is expected:select=topk' 'above the block columns:select=topk(3)' 'form=bits can be chosen:form=rows' \
+    'valid goes with topk=:valid=0.5'; do
+    refused "${bad%%:*}" verify "n=8,${bad#*:}$([[ $bad == *select=* ]] || echo ',select=topk(1)')"
 done
 for key in valid=0.5 form=bits entries=u cut=causal; do
     refused 'goes with topk=' verify "n=4,$key"

@@ -41,4 +41,5 @@
 #define CUDA_BACKWARD(type, name, pass, ...) BACKWARD_##type(name, pass)
 
 #define CUDA_DELTA(...)
+#define CUDA_SUMS(...)
 #include "instances.def"

@@ -281,6 +281,150 @@ void merges_are_right(tess_backend backend) {
                 merges_of(backend, (tess_type)in, (tess_type)type, sizes[i]);
 }
 
+/* ---- what is left ---- */
+
+/* Kinds of rows: of a share that is kept, and at the ends. */
+enum rest {
+    NOTHING_KEPT,
+    LITTLE_KEPT,
+    HALF_KEPT,
+    NEARLY_ALL_KEPT,
+    ALL_KEPT,
+    MORE_KEPT,
+    NO_WHOLE,
+    NEITHER,
+    WHOLE_INFINITE,
+    KEPT_NAN,
+    RESTS
+};
+
+static void rest_fill(struct result *whole, struct result *kept) {
+    static const double left[RESTS] = {1, 0.99, 0.5, 0x1p-10, 0, -0.01};
+    const int64_t *n = whole->o.view.size;
+    for (int64_t row = 0; row < n[0] * n[1] * n[2]; row++) {
+        const int64_t b = row / n[2] / n[1], h = row / n[2] % n[1], i = row % n[2];
+        const enum rest kind = (enum rest)(row % RESTS);
+        double lse = 4 * lab_normal(9, 0, (uint64_t)row), part = lse + log1p(-left[kind]);
+        if (kind == NO_WHOLE || kind == NEITHER)
+            lse = -(double)INFINITY;
+        if (kind == WHOLE_INFINITE)
+            lse = (double)INFINITY;
+        if (kind == NEITHER)
+            part = -(double)INFINITY;
+        if (kind == KEPT_NAN)
+            part = (double)NAN;
+        lab_put(whole->lse.view.data, TESS_F32, lab_row(&whole->lse.view, b, h, i), lse);
+        lab_put(kept->lse.view.data, TESS_F32, lab_row(&kept->lse.view, b, h, i), part);
+        for (int64_t d = 0; d < n[3]; d++) { /* an empty part's o stays NaN */
+            if (lse != -(double)INFINITY)
+                lab_put(whole->o.view.data, whole->o.view.type,
+                        lab_row(&whole->o.view, b, h, i) + d,
+                        lab_normal(9, 1, (uint64_t)(row * n[3] + d)));
+            if (part != -(double)INFINITY)
+                lab_put(kept->o.view.data, kept->o.view.type, lab_row(&kept->o.view, b, h, i) + d,
+                        lab_normal(9, 2, (uint64_t)(row * n[3] + d)));
+        }
+    }
+    assert_null(lab_mirror_send(&whole->mirror));
+    assert_null(lab_mirror_send(&kept->mirror));
+}
+
+static void rest_holds(const struct result *whole, const struct result *kept,
+                       const struct result *rest, int64_t row) {
+    const int64_t *size = rest->o.view.size;
+    const int64_t at[3] = {row / size[2] / size[1], row / size[2] % size[1], row % size[2]};
+    const enum rest kind = (enum rest)(row % RESTS);
+    const double lse = element(&whole->lse, at, 0), less = element(&kept->lse, at, 0) - lse;
+    const double left = -expm1(less), got = element(&rest->lse, at, 0);
+    const int none = kind == ALL_KEPT || kind == MORE_KEPT || kind == NO_WHOLE || kind == NEITHER;
+    const int wrong = kind == WHOLE_INFINITE || kind == KEPT_NAN;
+    if (none)
+        assert_true(got == -(double)INFINITY);
+    else if (wrong)
+        assert_true(isnan(got));
+    else
+        assert_true(fabs(got - lse - log(left)) <= 0x1p-21 * fmax(1, fabs(lse)) + 0x1p-21 / left);
+    for (int64_t d = 0; d < size[3]; d++) {
+        const double o = element(&rest->o, at, d), x = element(&whole->o, at, d);
+        const double y = kind == NOTHING_KEPT ? 0 : exp(less) * element(&kept->o, at, d);
+        if (none)
+            assert_true(o == 0);
+        else if (wrong)
+            assert_true(isnan(o));
+        else
+            assert_true(fabs(o - (x - y) / left) <= 0x1p-20 * (fabs(x) + fabs(y)) / left / left +
+                                                        rounding(rest->o.view.type) * fabs(o) +
+                                                        0x1p-25);
+    }
+}
+
+static void unmerge(tess_backend backend, struct result *whole, struct result *kept,
+                    struct result *to, struct result *to_lse) {
+    tess_error error = tess_error_init();
+    if (tess_unmerge(backend, &whole->o_there, &whole->lse_there, &kept->o_there, &kept->lse_there,
+                     &to->o_there, to_lse ? &to_lse->lse_there : NULL, &error, NULL) != TESS_OK)
+        fail_msg("%s: %s", error.argument, error.message);
+    result_fetch(to);
+    if (to_lse)
+        result_fetch(to_lse);
+}
+
+/* The rest, an f32, and the kept give the whole again where something is left of it. */
+static void rest_joins(tess_backend backend, struct result *kept, struct result *rest,
+                       const struct result *whole) {
+    static const int both[] = {0, 1};
+    struct result parts[2], again;
+    const int64_t *size = whole->o.view.size;
+    result_make(&again, backend, TESS_F32, size, LAB_BHND);
+    parts[0] = *kept, parts[1] = *rest;
+    merge(backend, parts, both, 2, &again, &again);
+    for (int64_t row = 0; row < size[0] * size[1] * size[2]; row++) {
+        const int64_t at[3] = {row / size[2] / size[1], row / size[2] % size[1], row % size[2]};
+        const enum rest kind = (enum rest)(row % RESTS);
+        const double lse = element(&whole->lse, at, 0);
+        if (kind > NEARLY_ALL_KEPT)
+            continue;
+        assert_true(fabs(element(&again.lse, at, 0) - lse) <= 0x1p-20 * fmax(1, fabs(lse)));
+        for (int64_t d = 0; d < size[3]; d++)
+            assert_true(fabs(element(&again.o, at, d) - element(&whole->o, at, d)) <= 0x1p-16);
+    }
+    result_free(&again);
+}
+
+static void rests_of(tess_backend backend, tess_type in, tess_type type, const int64_t size[4]) {
+    struct result whole, kept, rest, again;
+    result_make(&whole, backend, in, size, LAB_BHND);
+    result_make(&kept, backend, in, size, LAB_BNHD);
+    result_make(&rest, backend, type, size, LAB_PADDED);
+    result_make(&again, backend, type, size, LAB_BHND);
+    rest_fill(&whole, &kept);
+    unmerge(backend, &whole, &kept, &rest, &rest);
+    for (int64_t row = 0; row < size[0] * size[1] * size[2]; row++)
+        rest_holds(&whole, &kept, &rest, row);
+    unmerge(backend, &whole, &kept, &again, NULL);
+    assert_same(&again.o, &rest.o, "o without lse");
+    if (in == TESS_F32 && type == TESS_F32)
+        rest_joins(backend, &kept, &rest, &whole);
+    unmerge(backend, &whole, &kept, in == type ? &kept : &again, &whole);
+    assert_same(in == type ? &kept.o : &again.o, &rest.o, "o in the kept part's place");
+    assert_same(&whole.lse, &rest.lse, "lse in the whole's place");
+    result_free(&whole);
+    result_free(&kept);
+    result_free(&rest);
+    result_free(&again);
+}
+
+void rests_are_right(tess_backend backend) {
+    static const int64_t sizes[][4] = {
+        {2, 3, 41, 17}, {1, 2, 90, 64}, {1, 2, 33, 128}, {3, 1, 30, 1}, {1, 1, 25, 600}};
+    for (int in = TESS_F32; in <= TESS_BF16; in++)
+        for (int type = TESS_F32; type <= TESS_BF16; type++)
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                rests_of(backend, (tess_type)in, (tess_type)type, sizes[i]);
+}
+
+/* ---- one part ---- */
+
 void equal_parts_are_one(tess_backend backend, int64_t parts) {
     static const int64_t size[4] = {1, 2, 3, 4};
     const tess_tensor **o = malloc((size_t)parts * sizeof *o);

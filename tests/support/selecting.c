@@ -31,6 +31,14 @@ static int64_t keys_of(const struct choice *c) {
     return c->size[3] * (c->selection.block_kv ? c->selection.block_kv : 1);
 }
 
+static int keep_bit(const struct selecting *s, int64_t row, int64_t column) {
+    const uint64_t *words = (const uint64_t *)(const void *)s->keep.data;
+    if (!words)
+        return 0;
+    words += row % s->choice.selection.keep_rows * words_of(&s->choice);
+    return (int)(words[column / 64] >> column % 64 & 1);
+}
+
 /* ---- memory ---- */
 
 static void *buffer_there(struct selecting *s, struct lab_buffer *buffer, int64_t n, size_t size) {
@@ -54,6 +62,9 @@ void selecting_make(struct selecting *s, tess_backend backend, const struct choi
         s->selection.row_k = buffer_there(s, &s->row_k, rows, sizeof(int32_t));
     if (choice->selection.lengths)
         s->selection.lengths = buffer_there(s, &s->lengths, choice->size[0], sizeof(int32_t));
+    if (choice->selection.keep)
+        s->selection.keep = buffer_there(
+            s, &s->keep, choice->selection.keep_rows * words_of(choice), sizeof(uint64_t));
     s->selected = tess_selected_init();
     s->selected.capacity = choice->capacity;
     s->selected.indices = buffer_there(s, &s->indices, rows * capacity_of(choice), sizeof(int32_t));
@@ -63,7 +74,7 @@ void selecting_make(struct selecting *s, tess_backend backend, const struct choi
 }
 
 void selecting_free(struct selecting *s) {
-    struct lab_buffer *const all[] = {&s->row_k,  &s->lengths, &s->indices,
+    struct lab_buffer *const all[] = {&s->row_k,  &s->lengths, &s->keep,     &s->indices,
                                       &s->counts, &s->bits,    &s->overflows};
     lab_mirror_free(&s->mirror);
     lab_tensor_free(&s->scores);
@@ -110,6 +121,10 @@ void selecting_draw(struct selecting *s, uint64_t seed) {
     for (int64_t b = 0; b < n[0] && s->lengths.data; b++)
         ((int32_t *)(void *)s->lengths.data)[b] =
             (int32_t)(lab_below(seed, 2, (uint64_t)b, keys_of(c) + 4) - 1);
+    for (int64_t w = 0; s->keep.data && w < (int64_t)(s->keep.size / sizeof(uint64_t)); w++)
+        ((uint64_t *)(void *)s->keep.data)[w] = /* one of 16; those past the last column, too */
+            lab_random(seed, 3, (uint64_t)w) & lab_random(seed, 4, (uint64_t)w) &
+            lab_random(seed, 5, (uint64_t)w) & lab_random(seed, 6, (uint64_t)w);
     struct lab_buffer *const results[] = {&s->indices, &s->counts, &s->bits, &s->overflows};
     for (size_t i = 0; i < sizeof results / sizeof *results; i++)
         lab_buffer_poison(results[i]);
@@ -150,7 +165,8 @@ static int64_t columns_today(const struct selecting *s, int64_t row) {
     const int64_t length =
         s->lengths.data
             ? ((const int32_t *)(const void *)s->lengths.data)[row / c->size[2] / c->size[1]]
-            : keys_of(c);
+        : is->n_kv ? is->n_kv
+                   : keys_of(c);
     int64_t end = 0;
     if (length < 0 || length > keys_of(c) ||
         (s->row_k.data && ((const int32_t *)(const void *)s->row_k.data)[row] < 0))
@@ -202,7 +218,7 @@ static int64_t row_choose(const struct selecting *s, int64_t row, int64_t chose,
     memset(marks, 0, (size_t)size[3]);
     for (int64_t j = 0; j < end; j++) {
         const double score = lab_get(s->scores.view.data, c->type, at + j);
-        const int keep = j < is->keep_first || j >= end - is->keep_last;
+        const int keep = j < is->keep_first || j >= end - is->keep_last || keep_bit(s, row, j);
         if (!keep && !(score > -INFINITY))
             continue;
         column[n++] = (struct column){score > -INFINITY ? score : -INFINITY, j, keep};
@@ -335,6 +351,20 @@ void choices_are_right(tess_backend backend, int64_t rows, int64_t n) {
             }
 }
 
+/* Columns that bits keep, of one row for all, or of rows of a list or of all: more and fewer than k. */
+static void kept_are_right(tess_backend backend, const struct choice *choice, int i) {
+    static const uint64_t drawn; /* its address says: drawn */
+    struct choice c = *choice;
+    const int64_t keep_rows[] = {1, c.size[2], rows_of(&c)};
+    c.selection.keep = &drawn, c.selection.keep_rows = keep_rows[i % 3];
+    choice_is_right(backend, &c, (uint64_t)i);
+    c.selection = exact(i % 2 ? 5 : 40), c.capacity = 0;
+    c.selection.keep = &drawn, c.selection.keep_rows = keep_rows[i % 3];
+    c.selection.keep_first = i % 4, c.selection.keep_last = i % 4 ? 0 : 4;
+    c.selection.causal = i % 2, c.selection.block_kv = 2, c.selection.n_kv = 2 * c.size[3] - 1;
+    choice_is_right(backend, &c, (uint64_t)i);
+}
+
 void edges_are_right(tess_backend backend) {
     static const int32_t drawn; /* its address says: drawn */
     for (int i = 0; i < 4 * SCORES_KINDS; i++) {
@@ -358,6 +388,7 @@ void edges_are_right(tess_backend backend) {
         c.selection = i % 2 ? top_p(0.5f) : threshold(0.5f), c.selection.lengths = &drawn;
         c.selection.keep_first = 2, c.selection.keep_last = 3, c.capacity = 20;
         choice_is_right(backend, &c, (uint64_t)i);
+        kept_are_right(backend, &c, i);
     }
 }
 

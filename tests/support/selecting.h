@@ -22,7 +22,7 @@ struct choice {
     tess_type type;
     int64_t size[4];
     enum scores scores;
-    tess_selection selection; /* row_k and lengths: not NULL: drawn */
+    tess_selection selection; /* row_k, lengths and keep: not NULL: drawn */
     int64_t capacity;
     int ragged; /* 1: rows lie apart, aligned to their elements */
 };
@@ -31,7 +31,7 @@ struct choice {
 struct selecting {
     struct choice choice;
     struct lab_tensor scores;
-    struct lab_buffer row_k, lengths, indices, counts, bits, overflows;
+    struct lab_buffer row_k, lengths, keep, indices, counts, bits, overflows;
     struct lab_mirror mirror;
     tess_tensor scores_there;
     tess_selection selection;

@@ -76,6 +76,9 @@ tess_arguments setting_arguments(const struct lab_setting *s, const struct lab_b
     arguments.v = &s->v.view;
     arguments.o = &s->o.view;
     arguments.lse = &s->lse.view;
+    if (s->c.sum_rows)
+        arguments.lse_reference = &s->sums.reference.view,
+        arguments.column_sums = &s->sums.sums.view;
     arguments.alibi = (const float *)(const void *)s->modifiers.alibi.data;
     arguments.sink = (const float *)(const void *)s->modifiers.sink.data;
     arguments.seed = (const uint64_t *)(const void *)s->modifiers.seed.data;

@@ -127,6 +127,10 @@ static void it_refuses_before_it_writes(void **state) {
                                         &s.arguments, &error, NULL),
                      TESS_INVALID_ARGUMENT);
     assert_non_null(strstr(error.message, "tess_plan_reserve"));
+    assert_int_equal(tess_plan_fill_run(s.plan, &s.lists.listed.pattern, NULL, 0, NULL,
+                                        &s.arguments, &error, NULL),
+                     TESS_INVALID_ARGUMENT);
+    assert_non_null(strstr(error.message, "reads lists from an image"));
     tess_plan_free(host);
     tess_pattern_free(pattern);
     step_free(&s);

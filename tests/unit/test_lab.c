@@ -46,7 +46,7 @@ static void case_round_trips(void **state) {
         "kernel=cpu_spmm_portable,seed=18446744073709551615,source=mask,layout=padded,align=2,"
         "fill=nanv,threads=3,tile=16,split=9223372036854775807,scale=-0.10000000000000001",
         "b=1,h=16,hkv=1,n=8,nkv=90,d=576,dv=512,dtype=bf16,block=1x1,topk=20,valid=0.25,"
-        "entries=cdeflmopruw,cut=window,backend=cpu,pipeline=fused,lists=kv,seed=0,vink=1",
+        "entries=cdeflmopruw,cut=window,backend=cpu,pipeline=fused,lists=kv,seed=0,vink=1,base=add",
         "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=16x8,topk=2,valid=1,form=bits,lists=1,"
         "seed=3",
         "b=2,h=2,hkv=2,n=80,nkv=90,d=8,dv=8,dtype=f32,block=64x64,pattern=dense,lists=q,seed=3,"
@@ -125,6 +125,9 @@ static void case_refusals(void **state) {
         {"fill=nank,k0=b", "k0"},
         {"d=8,vink=1,v0=b", "v0"},
         {"q0=x", "letters of bhn"},
+        {"base=sub", "none, merge, add"},
+        {"base=add,pipeline=staged", "pipeline=fused"},
+        {"base=merge,op=backward", "op=attention"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct lab_case c;

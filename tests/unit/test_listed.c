@@ -252,11 +252,55 @@ static void check_sees_other_lists(void **state) {
     lab_work_free(&work);
 }
 
+/* A choice of tess_select is the one of a sort; another is found. */
+static void chosen_lists_are_held_against_a_sort(void **state) {
+    (void)state;
+    static const char *const cases[] = {
+        "h=2,n=130,nkv=500,d=8,block=64x16,select=topk(5)+last(1)&causal",
+        "h=2,n=130,nkv=500,d=8,block=64x16,select=threshold(0.5)+first(2),form=bits"};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct lab_listed l = listed_make(cases[i], 1);
+        struct lab_buffer *const chosen = l.chosen.bits.base ? &l.chosen.bits : &l.chosen.indices;
+        struct lab_mirror mirror;
+        tess_device_pattern placed;
+        char why[LAB_WHY] = "";
+        lab_mirror_make(&mirror, TESS_CPU);
+        assert_int_equal(lab_listed_place(&l, &mirror, &placed), 0);
+        assert_int_equal(lab_listed_check(&l, why), -1); /* nothing is chosen yet */
+        assert_int_equal(lab_listed_choose(&l, &mirror, NULL, NULL), TESS_OK);
+        if (lab_listed_check(&l, why))
+            fail_msg("%s", why);
+        chosen->data[4] ^= 1;
+        assert_int_equal(lab_listed_check(&l, why), -1);
+        assert_non_null(strstr(why, "tess_select: byte 4"));
+        lab_mirror_free(&mirror);
+        lab_listed_free(&l);
+    }
+}
+
+static void masks_of_patterns_list_what_these_do(void **state) {
+    (void)state;
+    struct lab_listed l =
+        listed_make("h=2,n=70,nkv=90,d=8,block=16x16,pattern=window(9,3),form=mask", 0);
+    for (int64_t x = 0; x < 2 * 70; x++)
+        for (int64_t j = 0; j < 90; j++) {
+            const int64_t p = x % 70 + 90 - 70;
+            assert_int_equal(l.pattern.mask[x * 90 + j] != 0, j >= p - 9 && j <= p + 3);
+        }
+    assert_int_equal(l.pattern.capacity, 3);
+    lab_listed_free(&l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(listed_entries),      cmocka_unit_test(listed_sizes),
-        cmocka_unit_test(listed_large),        cmocka_unit_test(listed_report),
-        cmocka_unit_test(check_holds_reports), cmocka_unit_test(check_sees_other_lists),
+        cmocka_unit_test(listed_entries),
+        cmocka_unit_test(listed_sizes),
+        cmocka_unit_test(listed_large),
+        cmocka_unit_test(listed_report),
+        cmocka_unit_test(check_holds_reports),
+        cmocka_unit_test(check_sees_other_lists),
+        cmocka_unit_test(chosen_lists_are_held_against_a_sort),
+        cmocka_unit_test(masks_of_patterns_list_what_these_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

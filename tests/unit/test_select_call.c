@@ -111,6 +111,7 @@ struct given {
 
 static float scores[6][128];
 static int32_t indices[6 * 128];
+static const uint64_t bits[12];
 
 static struct given given_good(void) {
     struct given g = {.selection = tess_selection_init(),
@@ -170,6 +171,9 @@ static void bad_declarations_are_refused(void **state) {
     REFUSED("selection", "block_kv", g.selection.block_kv = 1 << 25);
     REFUSED("selection", "causal is 2", g.selection.causal = 2);
     REFUSED("selection", "n_q is 4", g.selection.n_q = 4);
+    REFUSED("selection", "n_kv is 127", g.selection.n_kv = 127);
+    REFUSED("selection", "keep_rows is 2", g.selection.keep = bits, g.selection.keep_rows = 2);
+    REFUSED("selection", "keep_rows is 0", g.selection.keep = bits);
     REFUSED("selection", "aligned",
             g.selection.lengths = (const int32_t *)(const void *)((const char *)indices + 1));
     REFUSED("selected", "struct_size", g.selected.struct_size = 0);

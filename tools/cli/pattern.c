@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/attention_input.h"
 #include "cli/commands.h"
 #include "lab/files/output.h"
 #include "io/lists_file.h"
@@ -11,7 +12,7 @@
 #include "cli/reference.h"
 
 enum { N, NKV, HEADS, BATCH, D, HEAD, NUMBERS };
-enum { PNG = NUMBERS, SVG, EXPORT, CHOICES, ASCII = CHOICES, BARE };
+enum { PNG = NUMBERS, SVG, EXPORT, Q, K, CHOICES, ASCII = CHOICES, BARE };
 enum { KEY_FIRST = 0x2000, ASCII_SIDE = 32, PNG_SIDE = 1022 /* 1024 with its frame */ };
 
 static const struct argp_option choices[] = {
@@ -24,6 +25,8 @@ static const struct argp_option choices[] = {
     {"png", KEY_FIRST + PNG, "FILE", 0, "draw the densities", 3},
     {"svg", KEY_FIRST + SVG, "FILE", 0, "draw the tiles", 3},
     {"export", KEY_FIRST + EXPORT, "L.safetensors", 0, "write the block lists", 3},
+    {"q", KEY_FIRST + Q, "FILE", 0, "queries whose blocks --select scores, as run takes them", 1},
+    {"k", KEY_FIRST + K, "FILE", 0, "keys likewise", 1},
     {"ascii", KEY_FIRST + ASCII, NULL, 0, "draw on the terminal", 3},
     {"bare", KEY_FIRST + BARE, NULL, 0, "draw files without title, axes and legend", 3},
     {0},
@@ -235,13 +238,29 @@ static bool write_files(const struct options *options, const tess_pattern *patte
     return !options->ascii || draw_ascii(&d.lists, d.list, stdout, reason);
 }
 
-static bool measure_and_draw(const struct options *options, struct reason *reason) {
+/* The pattern; of --q and --k where they are given, which then tell the sizes. */
+static bool make_pattern(tess_pattern **pattern, struct options *options, struct reason *reason) {
     const struct pattern_sizes sizes = {options->number[BATCH], options->number[HEADS],
                                         options->number[HEADS], options->number[N],
                                         options->number[NKV]};
+    const char *const names[INPUTS] = {options->text[Q], options->text[K]};
+    struct attention_input input;
+    if (!names[0] && !names[1])
+        return pattern_options_make(pattern, &options->pattern, &sizes, reason);
+    if (!options->pattern.text[FROM_SELECT] || options->pattern.scores || !names[0] || !names[1])
+        return reason_set(reason, "--q and --k go with each other and --select, without --scores");
+    if (!attention_input_open(&input, names, -1, reason))
+        return false;
+    options->pattern.q = &input.view[INPUT_Q], options->pattern.k = &input.view[INPUT_K];
+    const bool made = pattern_options_make(pattern, &options->pattern, &sizes, reason);
+    attention_input_close(&input);
+    return made;
+}
+
+static bool measure_and_draw(struct options *options, struct reason *reason) {
     tess_pattern *pattern;
     if (!pattern_options_check(&options->pattern, reason) || !check_files(options, reason) ||
-        !pattern_options_make(&pattern, &options->pattern, &sizes, reason))
+        !make_pattern(&pattern, options, reason))
         return false;
     bool done = print_numbers(options, pattern, reason) && write_files(options, pattern, reason);
     tess_pattern_free(pattern);

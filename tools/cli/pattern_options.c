@@ -1,5 +1,5 @@
-/* Patterns from options: a spec, a mask, block lists or top-k indices. */
-#include "cli/pattern_options.h"
+/* Patterns from options: a spec, a mask, block lists, top-k indices or chosen blocks. */
+#include "cli/pattern_select.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +10,14 @@
 enum {
     KEY_FIRST = 0x1000,
     KEY_BLOCK = KEY_FIRST + PATTERN_SOURCES,
+    KEY_SCORES,
     KEY_CAUSAL, /* options of other programs */
     KEY_WINDOW
 };
 
 static const struct argp_option options_table[] = {
-    {NULL, 0, NULL, 0, "Pattern, exactly one of --pattern, --mask, --lists and --topk:", 1},
+    {NULL, 0, NULL, 0,
+     "Pattern, exactly one of --pattern, --mask, --lists, --topk and --select:", 1},
     {"pattern", KEY_FIRST + FROM_SPEC, "SPEC", 0,
      "in words: terms such as causal, window(256,256), random(0.1,1), joined by + and &", 1},
     {"mask", KEY_FIRST + FROM_MASK, "M.npy", 0,
@@ -24,6 +26,13 @@ static const struct argp_option options_table[] = {
      "block lists row_ptr, col_idx, as --export writes them", 1},
     {"topk", KEY_FIRST + FROM_TOPK, "I.npy", 0,
      "int32 or int64 key indices [Nq,k] or [H,Nq,k], -1 = none", 1},
+    {"select", KEY_FIRST + FROM_SELECT, "WORDS", 0,
+     "blocks chosen of scores: topk(K), threshold(X) or top_p(P), then +first(N), +last(N), "
+     "&causal",
+     1},
+    {"scores", KEY_SCORES, "S.npy", 0,
+     "scores of blocks, [rows,columns], [H,..] or [B,H,..]; without, those of the means of q and k",
+     1},
     {"block", KEY_BLOCK, "QxK", 0, "queries by keys of a block, default 64x64 (not with --topk)",
      1},
     {"causal", KEY_CAUSAL, NULL, OPTION_HIDDEN, NULL, 1},
@@ -39,6 +48,8 @@ static error_t parse(int key, char *argument, struct argp_state *state) {
                                      : "--window is no option: --pattern 'window(left,right)'");
         return EINVAL;
     }
+    if (key == KEY_SCORES)
+        return argument_once(&options->scores, argument, options->command, "scores");
     if (key == KEY_BLOCK)
         return argument_once(&options->block, argument, options->command, "block");
     if (key < KEY_FIRST || key >= KEY_FIRST + PATTERN_SOURCES)
@@ -64,10 +75,14 @@ bool pattern_options_check(const struct pattern_options *options, struct reason 
         named = i;
     }
     if (named < 0)
-        return reason_set(reason, "a pattern is needed: --pattern, --mask, --lists or --topk");
+        return reason_set(reason,
+                          "a pattern is needed: --pattern, --mask, --lists, --topk or --select");
+    if (named != FROM_SELECT && options->scores)
+        return reason_set(reason, "--scores goes with --select");
     if (named == FROM_TOPK && options->block)
-        return reason_set(reason, "--block goes with --pattern, --mask and --lists; --topk has "
-                                  "blocks of 1x1");
+        return reason_set(reason,
+                          "--block goes with --pattern, --mask, --lists and --select; --topk has "
+                          "blocks of 1x1");
     return true;
 }
 
@@ -93,9 +108,8 @@ static bool parse_block(const char *text, tess_pattern_shape *shape, struct reas
     return true;
 }
 
-/* Whether a pattern's sizes are among those allowed. */
-static bool check_fit(const tess_pattern_shape *shape, const struct pattern_sizes *sizes,
-                      struct reason *reason) {
+bool pattern_options_fit(const tess_pattern_shape *shape, const struct pattern_sizes *sizes,
+                         struct reason *reason) {
     if ((sizes->n_q && shape->n_q != sizes->n_q) || (sizes->n_kv && shape->n_kv != sizes->n_kv))
         return reason_set(reason, "made for %lld queries and %lld keys, not for %lld and %lld",
                           (long long)shape->n_q, (long long)shape->n_kv,
@@ -141,7 +155,7 @@ static bool make_mask(tess_pattern **pattern, const struct tensor *mask, tess_pa
                           "shape %s; a row for all queries, as of key padding, is to be repeated "
                           "for each of the %lld",
                           tensor_shape_text(mask, text), (long long)sizes->n_q);
-    return check_fit(shape, sizes, reason) &&
+    return pattern_options_fit(shape, sizes, reason) &&
            (tess_pattern_from_mask(pattern, mask->data, shape, &error) == TESS_OK ||
             reason_set_error(reason, &error));
 }
@@ -177,7 +191,7 @@ static bool make_topk(tess_pattern **pattern, const struct tensor *topk, tess_pa
     shape->batch = 1;
     tess_error error = tess_error_init();
     int64_t k = topk->shape[topk->rank - 1];
-    if (!check_fit(shape, sizes, reason))
+    if (!pattern_options_fit(shape, sizes, reason))
         return false;
     int32_t *narrowed = topk->type == ELEMENT_I64 ? narrow(topk) : NULL;
     if (topk->type == ELEMENT_I64 && !narrowed)
@@ -201,7 +215,7 @@ static bool make_lists(tess_pattern **pattern, const char *path, tess_pattern_sh
     made.n_q = file.lists.n_q, made.n_kv = file.lists.n_kv;
     made.batch = file.lists.batch, made.heads = file.lists.heads;
     tess_error error = tess_error_init();
-    bool done = check_fit(&made, sizes, &why) &&
+    bool done = pattern_options_fit(&made, sizes, &why) &&
                 (tess_pattern_from_lists(pattern, &file.lists, &error) == TESS_OK ||
                  reason_set_error(&why, &error));
     lists_file_close(&file);
@@ -233,6 +247,8 @@ bool pattern_options_make(tess_pattern **pattern, const struct pattern_options *
         return make_spec(pattern, options->text[FROM_SPEC], &shape, sizes, reason);
     if (options->text[FROM_LISTS])
         return make_lists(pattern, options->text[FROM_LISTS], &shape, sizes, reason);
+    if (options->text[FROM_SELECT])
+        return pattern_select_make(pattern, options, &shape, sizes, reason);
     const char *name =
         options->text[FROM_MASK] ? options->text[FROM_MASK] : options->text[FROM_TOPK];
     struct tensor_file file;

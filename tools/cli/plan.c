@@ -155,7 +155,7 @@ static bool is_one_call(const struct lab_case *c) {
     return !lab_case_listed(c) && !c->d_lse && !c->o_rest && c->given != LAB_GIVEN_DELTA &&
            c->gradients <= (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V) &&
            !lab_case_modifies(c) && !(c->scale < 0 || c->scale > 0) && !c->kernel[0] &&
-           !c->tile_rows && !c->part_keys && !c->threads;
+           !c->tile_rows && !c->part_keys && !c->threads && !c->base;
 }
 
 /* Every pipeline that the case leaves open; where one has a plan, why another has none, and which of

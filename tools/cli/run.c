@@ -219,6 +219,7 @@ static bool compute(struct run_options *options, const struct attention_input *i
     struct lab_modifiers modifiers = {.alibi = {0}};
     tess_pattern *pattern = NULL;
     tess_device_pattern topk = {.indices = NULL};
+    options->pattern.q = q, options->pattern.k = k;
     bool done = check_shapes(input, reason) &&
                 (!options->backward || check_gradients(input, reason)) &&
                 modifier_options_make(&modifiers, &options->modifiers, q->size[1], reason) &&

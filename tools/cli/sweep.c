@@ -154,6 +154,24 @@ static void draw_backward(struct lab_case *c, struct draw *r) {
     c->out32 = draw_chance(r, 0.3);
 }
 
+/* Column sums of one case in eight that may have them: of groups that both backends cut the block rows into. */
+static void draw_sums(struct lab_case *c, struct draw *r) {
+    static const int64_t groups[] = {8, 16, 32, 64, 128, 192, 256};
+    const int64_t drawn = draw_pick(r, groups, COUNT(groups)), block = c->block_q;
+    const int fits = block % drawn == 0 || (drawn % block == 0 && !lab_case_listed(c));
+    if (!draw_chance(r, 0.125) || lab_case_backward(c) || lab_case_caches(c) || !fits)
+        return;
+    c->pipeline = TESS_FUSED, c->sum_rows = drawn;
+    c->sum_type = draw_chance(r, 0.5) ? TESS_F32 : TESS_BF16;
+}
+
+void draw_base(struct lab_case *c, struct draw *r) {
+    if (lab_case_backward(c) || !draw_chance(r, 0.15))
+        return;
+    c->base = draw_chance(r, 0.5) ? TESS_BASE_MERGE : TESS_BASE_ADD;
+    c->pipeline = TESS_FUSED;
+}
+
 /* How the tensors lie and what they hold; how the pattern is handed over; how the plan cuts. */
 static void draw_tensors(struct lab_case *c, struct draw *r) {
     c->layout = (enum lab_layout)draw_below(r, LAB_PADDED + 1);
@@ -179,6 +197,8 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     draw_modifiers(c, r);
     draw_backward(c, r);
     draw_shares(c, r);
+    draw_sums(c, r);
+    draw_base(c, r);
 }
 
 static struct lab_case sweep_pattern_case(uint64_t seed, int64_t number) {

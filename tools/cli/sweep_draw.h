@@ -30,4 +30,7 @@ void draw_modifiers(struct lab_case *c, struct draw *r);
 /* Strides of 0 of q, K and V. */
 void draw_shares(struct lab_case *c, struct draw *r);
 
+/* A base of one case of attention in seven. */
+void draw_base(struct lab_case *c, struct draw *r);
+
 #endif

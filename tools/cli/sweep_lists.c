@@ -66,6 +66,27 @@ static void draw_lists(struct lab_case *c, struct draw *r, int64_t number, int l
         c->cut = (enum lab_cut)(1 + draw_below(r, LAB_CUT_AHEAD));
 }
 
+/* Some lists of indices and bits are chosen, and some masks those of a pattern, in place of drawn ones. */
+static void draw_origin(struct lab_case *c, struct draw *r) {
+    static const char *const specs[] = {"window(16,16)", "causal", "random(0.3,1)",
+                                        "global(5)+window(9,0)"};
+    const int64_t cols = (c->nkv + c->block_kv - 1) / c->block_kv;
+    if ((c->form != TESS_INDICES && c->form != TESS_BLOCK_BITS && c->form != TESS_MASK) ||
+        !draw_chance(r, 0.15))
+        return;
+    c->topk = 0, c->valid = 1, c->entries = 0, c->cut = LAB_CUT_NONE;
+    if (c->form == TESS_MASK) {
+        snprintf(c->pattern, sizeof c->pattern, "%s", specs[draw_below(r, COUNT(specs))]);
+        return;
+    }
+    const int causal = draw_chance(r, 0.5);
+    const int64_t k = 1 + draw_below(r, cols), kept = 1 + draw_below(r, 3);
+    snprintf(c->select, sizeof c->select,
+             draw_chance(r, 0.7) ? "topk(%lld)+last(%lld)%s" : "threshold(0.%lld)+first(%lld)%s",
+             (long long)k, (long long)(kept < cols ? kept : cols), causal ? "&causal" : "");
+    c->cut = causal ? LAB_CUT_CAUSAL : LAB_CUT_NONE;
+}
+
 /* Pages, and K and V of other types than q's. */
 static void draw_cache(struct lab_case *c, struct draw *r) {
     static const tess_type types[] = {TESS_E4M3, TESS_E5M2, TESS_BF16, TESS_F16};
@@ -111,6 +132,7 @@ static void draw_tensors(struct lab_case *c, struct draw *r) {
     draw_modifiers(c, r);
     draw_views(c, r);
     draw_shares(c, r);
+    draw_base(c, r);
 }
 
 /* Takes from a case what kernels of Hopper over columns refuse. */
@@ -156,6 +178,7 @@ struct lab_case sweep_lists_case(uint64_t seed, int64_t number) {
         c.n = draw_pick(&of_blocks, column_queries, COUNT(column_queries));
     draw_lists(&c, &r, number, longer, kind);
     draw_tensors(&c, &r);
+    draw_origin(&c, &of_blocks);
     if (kind == COLUMNS && draw_chance(&of_blocks, 0.7))
         keep_plain(&c);
     return c;

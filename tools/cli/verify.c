@@ -277,7 +277,8 @@ static int check_pipeline(struct verify *v, struct lab_work *work, tess_backend 
                           tess_pipeline pipeline, int64_t number) {
     const tess_kernel_info *found[MAX_KERNELS];
     const char *ran[LAB_STAGES], *forced[LAB_STAGES];
-    const unsigned stages = stages_of[work->s.c.operation][pipeline];
+    const unsigned sums = work->s.c.sum_rows ? 1 << TESS_STAGE_COLUMN_SUMS : 0;
+    const unsigned stages = stages_of[work->s.c.operation][pipeline] | sums;
     int64_t n = work->s.c.kernel[0] ? 0 : usable(v, backend, stages, found);
     v->asked[backend] |= stages;
     if (number >= 0 && backend == TESS_CPU && n) {

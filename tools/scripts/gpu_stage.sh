@@ -11,7 +11,7 @@ stage=${2:-.stage}
 
 programs=("$build/tessera")
 for program in test_cuda test_cuda_bits test_cuda_fill test_cuda_pool test_cuda_order test_cuda_threads test_decode test_api test_plan test_large outputs \
-    examples/generate_cuda; do
+    test_cuda_select examples/generate_cuda examples/select_blocks_cuda; do
     [ -x "$build/$program" ] && programs+=("$build/$program")
 done
 [ -x "$build/tessera" ] || { echo "gpu_stage: there is no $build/tessera: build first" >&2; exit 2; }

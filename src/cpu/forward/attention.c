@@ -6,7 +6,7 @@
  * Scores are in base 2: scale * log2(e) is folded into the queries. Nothing stands in for -Inf:
  * where a row's maximum is -Inf, 0 is subtracted, so that its weights are exactly 0.
  */
-#include "forward/item.h"
+#include "forward/base.h"
 
 size_t CPU_NAME(attention_workspace)(const struct kernel_args *args) {
     struct carve c = {0};
@@ -197,11 +197,6 @@ static float *item_lse(const struct forward_item *item, int64_t r) {
     return lse.data + r / item->heads * lse.stride + r % item->heads * view->stride[1];
 }
 
-/* Factor of row r's sums of weighted values: +Inf where it is empty. */
-static float item_factor(const struct forward_item *item, int64_t r, float m, double l) {
-    return modify_factor(item->args, item->h + r % item->heads, (double)m, l);
-}
-
 static struct cpu_head item_rest(const struct forward_item *item) {
     return cpu_heads(&attention_of(item->args)->o_rest, item->args->problem->type, item->b, item->h,
                      item->heads);
@@ -215,12 +210,19 @@ static void tile_finish(const struct forward_item *item, const struct state *s, 
     for (int64_t lane = 0; lane < lanes; lane += CPU_LANES) {
         int64_t width;
         float *o = cpu_column(s->ot, lanes, lane, d, &width);
-        vf l;
-        for (int i = 0; i < CPU_LANES; i++)
-            l[i] = item_factor(item, lane + i, s->m[lane + i], s->l[lane + i]);
-        vi empty = (vi)(l == v_set(INFINITY));
+        const int64_t some = min_i64(item->rows - lane, CPU_LANES);
+        float base[CPU_LANES];
+        vf own = v_set(INFINITY);
+        for (int64_t i = 0; i < some; i++) {
+            const struct base_shares shares =
+                base_join(item, lane + i, &s->m[lane + i], &s->l[lane + i]);
+            own[i] = shares.own, base[i] = shares.base;
+        }
+        vi empty = (vi)(own == v_set(INFINITY));
         for (int64_t i = 0; i < d * width; i += width)
-            v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * l));
+            v_store(o + i, v_select(empty, (vf){0}, v_load(o + i) * own));
+        for (int64_t i = 0; i < some; i++)
+            base_add(o + i, width, item, lane + i, base[i], row);
     }
     struct cpu_head o = cpu_heads(&given->o, given->o.type, item->b, item->h, item->heads);
     cpu_store_outputs(&o, item->first, item->rows, d, s->ot, row);
@@ -296,9 +298,10 @@ static void listed_finish(const struct forward_item *item, const struct listed_t
     struct cpu_head o = cpu_heads(&given->o, given->o.type, item->b, item->h, item->heads);
     struct cpu_head rest = item_rest(item);
     for (int64_t r = 0; r < item->rows; r++) {
-        const double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
-        const float m = (t->folded ? t->state.m : t->near.m)[r];
-        const vf factor = v_set(item_factor(item, r, m, l));
+        double l = t->folded ? t->state.l[r] : (double)t->near.l[r];
+        float m = (t->folded ? t->state.m : t->near.m)[r];
+        const struct base_shares shares = base_join(item, r, &m, &l);
+        const vf factor = v_set(shares.own);
         const vi empty = (vi)(factor == v_set(INFINITY));
         float *row = (t->folded ? t->state.ot : t->near.ot) + r * d;
         for (int64_t i = 0; i < d; i += CPU_LANES) {
@@ -307,6 +310,7 @@ static void listed_finish(const struct forward_item *item, const struct listed_t
                 x += v_load(t->low + r * d + i);
             v_store(row + i, v_select(empty, (vf){0}, x * factor));
         }
+        base_add(row, 1, item, r, shares.base, item->s.row);
         cpu_row_from_f32(cpu_row(&o, item->first, r), row, o.type, d);
         if (given->o_rest.data)
             cpu_row_rest(cpu_row(&rest, item->first, r), cpu_row(&o, item->first, r), o.type, row,

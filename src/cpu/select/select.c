@@ -10,6 +10,7 @@
 struct reader {
     const struct select_shape *shape;
     const void *scores;
+    const uint64_t *keep; /* bits of columns that are kept, or NULL */
     struct select_row row;
     struct select_keys keys;
     tess_type type;
@@ -22,7 +23,8 @@ static uint32_t stored_at(const struct reader *r, int64_t column) {
 }
 
 static int is_kept(const struct reader *r, int64_t column) {
-    return column < r->row.kept || column >= r->row.tail;
+    return column < r->row.kept || column >= r->row.tail ||
+           (r->keep && r->keep[column / 64] >> column % 64 & 1);
 }
 
 /* The key by a column's score alone. */
@@ -135,11 +137,12 @@ static void row_select(const void *context, int64_t number, int32_t thread) {
     const struct select_shape *s = &args->shape;
     const int64_t n = number % s->rows, h = number / s->rows % s->heads,
                   b = number / s->rows / s->heads;
-    const int64_t length = args->lengths ? args->lengths[b] : s->n * s->block_kv;
+    const int64_t length = args->lengths ? args->lengths[b] : s->n_kv;
     const int64_t first = b * args->stride[0] + h * args->stride[1] + n * args->stride[2];
     struct reader r = {.shape = s,
                        .scores =
                            (const char *)args->scores + first * (int64_t)tess_type_size(args->type),
+                       .keep = args->keep ? args->keep + number % s->keep_rows * s->words : NULL,
                        .row = select_row_of(s, n, length, args->row_k ? args->row_k[number] : s->k),
                        .keys = select_keys_of(args->type),
                        .type = args->type};

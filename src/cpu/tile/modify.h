@@ -230,13 +230,22 @@ static inline uint32_t draw_row(const struct modify *m, int64_t r, vu position) 
 
 /* ---- rows at last ---- */
 
-/* Factor of the sums of weighted values of a row of head h; +Inf: the row is empty. m
- * and l in base 2. The sink joins the denominator here, once (docs/semantics.md). */
+/* Sum of a row of head h with its sink, which joins here, once (docs/semantics.md). m and l in base 2. */
+static inline double modify_denominator(const struct kernel_args *args, int64_t h, double m,
+                                        double l) {
+    return args->problem->modifiers.sink && l > 0
+               ? l + exp2((double)modifier_of(args)->sink[h] * LOG2_E - m)
+               : l;
+}
+
+/* Multiple of the weights that dropout keeps. */
+static inline double modify_kept(const struct kernel_args *args) {
+    return 65536.0 / (65536 - args->problem->modifiers.dropped);
+}
+
+/* Factor of the sums of weighted values of a row of head h; +Inf: the row is empty. */
 static inline float modify_factor(const struct kernel_args *args, int64_t h, double m, double l) {
-    const struct modifiers *modifiers = &args->problem->modifiers;
-    if (modifiers->sink && l > 0)
-        l += exp2((double)modifier_of(args)->sink[h] * LOG2_E - m);
-    return (float)(65536.0 / (65536 - modifiers->dropped) / l);
+    return (float)(modify_kept(args) / modify_denominator(args, h, m, l));
 }
 
 #endif

@@ -40,6 +40,7 @@ struct decode_shape {
     static constexpr int ROWS_LANE = SPLIT ? 1 : 2;
     static constexpr int D = DIMS, DV = DIMS_V, ROWS = TILE_ROWS, M = 16 / ROWS_GROUP * ROWS;
     static constexpr bool V_IN_K = SHARED, Q_HELD = M == 16;
+    static constexpr bool Q_APART = false; /* registers hold Q, and no stage had it */
     /* Warps: M / 16 groups of rows by COLUMNS. Warps of one group deal its keys among them for S, and
      * the dims of O. */
     static constexpr int WARPS = M == 16 && D == 64 ? 4 : 8, THREADS = 32 * WARPS;

@@ -73,9 +73,9 @@ DEVICE int32_t decode_masked_key(const struct decode_place &place) {
 }
 
 /* Rows of a tile that list a key of a mask, of which the tile's runs of bits tell where its words are. */
-DEVICE uint64_t decode_rows(const struct decode_params &p, const struct fill_runs &bits,
+DEVICE uint64_t decode_rows(const struct decode_params &p, const struct decode_list &l,
                             int32_t key) {
-    const struct list_masked *const run = reinterpret_cast<const struct list_masked *>(bits.at);
+    const struct list_masked *const run = reinterpret_cast<const struct list_masked *>(l.bands.at);
     return p.words[run->u.word + (key - run->key)];
 }
 
@@ -95,13 +95,14 @@ DEVICE struct decode_place decode_place_of(const struct decode_params &p,
         reinterpret_cast<const struct list_masked *>(l.bands.at) + run;
     const int32_t key = band->key + x;
     if (p.words)
-        return decode_rows(p, l.bands, key) ? decode_masked_place(key, key) : DECODE_NO_PLACE;
+        return decode_rows(p, l, key) ? decode_masked_place(key, key) : DECODE_NO_PLACE;
     return {key, key, decode_limit(x, band->u.band.hi), decode_limit(x, band->u.band.lo)};
 }
 
 /* Place with its row: a page that is missing lists no key. */
+template <class lists>
 DEVICE struct decode_place decode_find(const struct decode_params &p,
-                                       const struct decode_item &item, const struct decode_list &l,
+                                       const struct decode_item &item, const lists &l,
                                        uint32_t at) {
     struct decode_place place = decode_place_of(p, l, at, item.end);
     if (!p.table || place.key < 0)
@@ -109,6 +110,17 @@ DEVICE struct decode_place decode_find(const struct decode_params &p,
     const int32_t page = filled_page(p, item.batch, place.key);
     place.row = page << p.shift | (place.key & ((1 << p.shift) - 1));
     return page >= 0 ? place : DECODE_NO_PLACE;
+}
+
+/* Finds the first `n` places of an item; answers its end. All threads have them then. */
+template <int THREADS>
+DEVICE uint32_t decode_look_up(struct decode_place *places, int n, const struct decode_params &p,
+                               const struct decode_item &item, const struct decode_list &l,
+                               float *) {
+    for (int i = (int)threadIdx.x; i < n; i += THREADS)
+        places[i] = decode_find(p, item, l, item.begin + (uint32_t)i);
+    __syncthreads();
+    return item.end;
 }
 
 /* ---- rows ---- */

@@ -15,20 +15,33 @@
 DEVICE int cluster_size(void) {
     int size = 1;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+    asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
 #endif
     return size;
 }
 DEVICE int cluster_rank(void) {
     int rank = 0;
 #if ARCHITECTURE_CLUSTERS
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
     return rank;
 }
 
-/* Cluster barrier: what each thread block wrote to its shared memory before is visible to the
- * others after. */
+/* Cluster barrier in two: after its wait, all thread blocks have arrived. Arriving orders no stores. */
+DEVICE void cluster_arrive(void) {
+    __syncwarp();
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_arrived(void) {
+    __syncwarp();
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+/* Cluster barrier: what each thread block wrote to its shared memory before is visible to the others after. */
 DEVICE void cluster_wait(void) {
     __syncwarp();
 #if ARCHITECTURE_CLUSTERS

@@ -145,16 +145,19 @@ DEVICE uint32_t modify_kept(const struct modify_query (&q)[2], const uint32_t (&
 
 #define MODIFY_UNIT_LOW 1.925963033500e-8f /* log2(e) less the float nearest to it */
 
-/* Denominator of O: the sum l of weights 2^(s - top), and the sink of head h. The exponent is kept to twice
- * f32's digits: a sink may lie 80 above the scores. */
-DEVICE float modify_denominator(const struct modify_params &m, int32_t head, float top, float l) {
-    if (!m.sink || !(l > 0))
-        return l;
-    const float sink = m.sink[head], high = __fmul_rn(sink, m.unit);
-    const float low = fmaf(sink, m.unit, -high) + sink * MODIFY_UNIT_LOW;
+/* 2^-top e^x: the weight of a natural logarithm. The exponent is kept to twice f32's digits: a sink may lie 80
+ * above the scores. */
+DEVICE float modify_weight(const struct modify_params &m, float x, float top) {
+    const float high = __fmul_rn(x, m.unit);
+    const float low = fmaf(x, m.unit, -high) + x * MODIFY_UNIT_LOW;
     const float sum = __fsub_rn(high, top), back = __fsub_rn(sum, high);
     const float rest = (__fsub_rn(high, __fsub_rn(sum, back)) - __fadd_rn(top, back)) + low;
-    return l + exp2f(sum) * (fabsf(sum) < 200 ? fmaf(rest, 0.693147181f, 1) : 1);
+    return exp2f(sum) * (fabsf(sum) < 200 ? fmaf(rest, 0.693147181f, 1) : 1);
+}
+
+/* Denominator of O: the sum l of weights 2^(s - top), and the sink of head h. */
+DEVICE float modify_denominator(const struct modify_params &m, int32_t head, float top, float l) {
+    return !m.sink || !(l > 0) ? l : l + modify_weight(m, m.sink[head], top);
 }
 
 #endif

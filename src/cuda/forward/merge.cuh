@@ -5,17 +5,12 @@
 #include "host/merge.h"
 #include "device/convert.cuh"
 #include "device/warp.cuh"
+#include "work/views.cuh"
 
 #include <cuda_runtime.h>
 
 #define MERGE_WARPS 4          /* rows of a block at a time */
 #define MERGE_BLOCKS (1 << 16) /* CTAs of a grid at most */
-
-template <class T>
-DEVICE T *merge_row(const struct rows_view &view, int64_t b, int64_t h, int64_t n) {
-    return static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1] +
-           n * view.stride[2];
-}
 
 /* An empty part has no weight, and its o is not read. */
 template <class In, class Out>
@@ -27,24 +22,24 @@ static __global__ void __launch_bounds__(32 * MERGE_WARPS)
         const int64_t b = row / p.n / p.heads, h = row / p.n % p.heads, n = row % p.n;
         float m = -INFINITY, l = 0;
         for (int part = 0; part < p.parts; part++)
-            m = fmaxf(m, *merge_row<float>(p.lse[part], b, h, n));
+            m = fmaxf(m, *view_row<float>(p.lse[part], b, h, n));
         for (int part = 0; part < p.parts; part++) {
-            const float lse = *merge_row<float>(p.lse[part], b, h, n);
+            const float lse = *view_row<float>(p.lse[part], b, h, n);
             l += lse == -INFINITY ? 0.0f : expf(lse - m);
         }
-        Out *out = merge_row<Out>(p.o_out, b, h, n);
+        Out *out = view_row<Out>(p.o_out, b, h, n);
         for (int d = warp_lane(); d < p.d_v; d += 32) {
             float sum = 0;
             for (int part = 0; part < p.parts; part++) {
-                const float lse = *merge_row<float>(p.lse[part], b, h, n);
+                const float lse = *view_row<float>(p.lse[part], b, h, n);
                 if (lse != -INFINITY)
-                    sum += expf(lse - m) * to_f32(merge_row<In>(p.o[part], b, h, n)[d]);
+                    sum += expf(lse - m) * to_f32(view_row<In>(p.o[part], b, h, n)[d]);
             }
             from_f32(&out[d], l == 0 ? 0.0f : sum / l);
         }
         __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
         if (warp_lane() == 0 && p.lse_out.data)
-            *merge_row<float>(p.lse_out, b, h, n) = l == 0 ? -INFINITY : m + logf(l);
+            *view_row<float>(p.lse_out, b, h, n) = l == 0 ? -INFINITY : m + logf(l);
     }
 }
 
@@ -57,19 +52,25 @@ static cudaError_t merge_launch_types(const struct merge_params *p, cudaStream_t
                             dim3(32 * MERGE_WARPS), arguments, 0, stream);
 }
 
-template <class In>
-static cudaError_t merge_launch_from(const struct merge_params *p, tess_type out,
-                                     cudaStream_t stream) {
-    return out == TESS_F32   ? merge_launch_types<In, float>(p, stream)
-           : out == TESS_F16 ? merge_launch_types<In, __half>(p, stream)
-                             : merge_launch_types<In, __nv_bfloat16>(p, stream);
+/* Calls take(In(), Out()) for the types of the parts' o and of o_out. */
+template <class In, class takes>
+static inline cudaError_t merge_types_from(tess_type out, const takes &take) {
+    return out == TESS_F32   ? take(In(), float())
+           : out == TESS_F16 ? take(In(), __half())
+                             : take(In(), __nv_bfloat16());
+}
+template <class takes>
+static inline cudaError_t merge_types(tess_type in, tess_type out, const takes &take) {
+    return in == TESS_F32   ? merge_types_from<float>(out, take)
+           : in == TESS_F16 ? merge_types_from<__half>(out, take)
+                            : merge_types_from<__nv_bfloat16>(out, take);
 }
 
 static inline cudaError_t merge_launch(const struct merge_params *p, tess_type in, tess_type out,
                                        cudaStream_t stream) {
-    return in == TESS_F32   ? merge_launch_from<float>(p, out, stream)
-           : in == TESS_F16 ? merge_launch_from<__half>(p, out, stream)
-                            : merge_launch_from<__nv_bfloat16>(p, out, stream);
+    return merge_types(in, out, [&](auto from, auto to) {
+        return merge_launch_types<decltype(from), decltype(to)>(p, stream);
+    });
 }
 
 #endif

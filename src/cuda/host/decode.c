@@ -140,6 +140,30 @@ static int64_t scales_of(tess_scaling scaling, int64_t d, int64_t group) {
     return scaling == TESS_SCALE_NONE ? 0 : scaling == TESS_SCALE_GROUP ? d / group : 1;
 }
 
+/* No position is beyond 2^62, nor is a cut's end. */
+static struct decode_given given_of(const struct kernel_args *args) {
+    const tess_device_pattern *from = args->work.given;
+    const int64_t n_kv = args->problem->n_kv;
+    if (!from)
+        return (struct decode_given){.n_kv = (int32_t)n_kv};
+    const int cut = from->cut_lo || from->cut_hi;
+    const int64_t columns = (n_kv + from->block_kv - 1) / from->block_kv;
+    int32_t bits = 0;
+    while (INT64_C(1) << bits < from->block_kv)
+        bits++;
+    return (struct decode_given){
+        .indices = from->indices,
+        .counts = from->counts,
+        .lengths = from->lengths,
+        .capacity = from->capacity ? from->capacity : columns,
+        .lo = cut ? max_i64(from->cut_lo, -(INT64_C(1) << 62)) : -(INT64_C(1) << 62),
+        .hi = cut ? min_i64(from->cut_hi, INT64_C(1) << 62) : INT64_C(1) << 62,
+        .bits = bits,
+        .n_kv = (int32_t)n_kv,
+        .shared = from->batch == 1,
+    };
+}
+
 struct decode_params decode_params_of(const struct kernel_args *args) {
     const struct lists *lists = args->work.lists;
     const struct problem *p = args->problem;
@@ -179,6 +203,7 @@ struct decode_params decode_params_of(const struct kernel_args *args) {
         .stored = type_is_8bit(c->k_type) || type_is_8bit(c->v_type),
         .multiprocessors = args->target->multiprocessors,
         .packs = (int32_t)(args->work.filled->units / lists->tiles),
+        .given = given_of(args),
     };
     to.run.image.words = lists->words_of_rows;
     to.k.rest = layout_of(&given->k_rope, paged, c->k_rope_type, p->rope_dims);

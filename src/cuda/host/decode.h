@@ -31,6 +31,16 @@ struct decode_stored {
 };
 #define DECODE_SCALE_DIMS 128
 
+/* Lists of single keys or small blocks that a kernel reads itself, as tess_device_pattern has them. */
+struct decode_given {
+    const int32_t *indices, *counts, *lengths; /* indices NULL: lists come by the image */
+    int64_t capacity;
+    int64_t lo, hi; /* the cut; none: what no position is beyond */
+    int32_t bits;   /* log2 of a block's keys */
+    int32_t n_kv;
+    bool shared; /* lists of one batch, which all read */
+};
+
 struct decode_params {
     struct attention_params run; /* tensors, sizes, slots; its image is empty */
     struct filled_image image;
@@ -56,6 +66,7 @@ struct decode_params {
     bool stored; /* K or V has 8 bits */
     int32_t multiprocessors;
     int32_t packs; /* packed heads of all batches */
+    struct decode_given given;
 };
 
 struct decode_params decode_params_of(const struct kernel_args *args);

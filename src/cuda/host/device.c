@@ -207,6 +207,7 @@ const struct backend *cuda_kernels(void) {
                    .synchronize = cuda_synchronize},
         .image = {CUDA_IMAGE, .upload = cuda_image_upload},
         .call = {.merge = cuda_merge_run,
+                 .unmerge = cuda_unmerge_run,
                  .select = cuda_select_run,
                  .pool = cuda_pool_run,
                  .score = cuda_score_run,

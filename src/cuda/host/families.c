@@ -99,6 +99,42 @@ static const char *delta_refuses(const struct kernel *kernel, const struct probl
     return architecture_refused(target);
 }
 
+/* Values and o are not looked at. */
+static const char *sums_refuses(const struct kernel *kernel, const struct problem *problem,
+                                const tess_target *target) {
+    const struct caches *c = &problem->caches;
+    if (problem->sum_rows && kernel_height(kernel, problem->sum_rows) < 0)
+        return "its groups have 8, 16, 32, 64, 128, 192 or 256 queries (sum_rows)";
+    if (c->k_type != problem->type || caches_paged(c) || problem->rope_dims)
+        return "it reads keys of q's type and of one view, row behind row: k_type, page_size and "
+               "rope_dims must be 0";
+    if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
+        return "it computes scales of up to 2^127";
+    return architecture_refused(target);
+}
+
+/* Whether all queries list all keys, a granule or more. */
+static int is_dense(const struct problem *problem) {
+    const struct block_rows *b = &problem->block_rows;
+    return b->count > 0 && problem->n_kv >= GRANULE_MAX && b->bands == 0 && b->bitmasks == 0 &&
+           b->columns == b->count * ((problem->n_kv + b->block_kv - 1) / b->block_kv) * b->block_kv;
+}
+
+static const char *sums_beside(const struct problem *problem, const tess_target *target,
+                               int32_t rows) {
+    if (problem->sum_rows != rows)
+        return "it writes column sums, of groups of as many queries as its tiles have (sum_rows)";
+    if (!is_dense(problem) || modifiers_any(&problem->modifiers))
+        return "it writes column sums of dense patterns, without score modifiers";
+    return attention_sm90_refuses(problem, target);
+}
+static const char *sums128_refused(const struct problem *problem, const tess_target *target) {
+    return sums_beside(problem, target, 128);
+}
+static const char *sums192_refused(const struct problem *problem, const tess_target *target) {
+    return sums_beside(problem, target, 192);
+}
+
 /* Tiles of lower or narrower blocks would be mostly padding. */
 static const char *blocks_refused(const struct fill_shape *shape) {
     return min_i64(shape->block_q, shape->n_q) < 8 || shape->block_kv < FILL_GRANULE_LEAST
@@ -220,12 +256,11 @@ static double modified_score(const struct problem *problem) {
     return (m->softcap != 0 ? .057 : 0) + (m->alibi ? .06 : 0) + (m->dropped ? .115 : 0);
 }
 
-/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. `even`: a
- * tile's mean of keys over its most. Time of a short last wave: docs/notes/planning.md, "Short waves". */
-static double waves(double tiles, double workers, double multiprocessors, double even) {
+/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. Time of a short
+ * last wave: docs/notes/planning.md, "Short waves". */
+static double waves(double tiles, double workers, double multiprocessors) {
     const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
-    const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;
-    return tiles / workers + (tiles > workers ? even : 1) * lost;
+    return tiles / workers + (rest > 0 ? (1 - rest / workers) * alone : 0);
 }
 
 /* Parts of an average tile, at most. */
@@ -241,8 +276,14 @@ static double items_of(const struct trial *t, double tiles) {
     return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
 }
 
+/* Parts of split tiles: one for each CTA, where lists have keys for so many. */
+static double split_items(const struct trial *t, double tiles, double workers) {
+    const double keys = (t->sums->full_keys + t->sums->masked_keys) * t->heads / t->tile_heads;
+    return fmin(workers, fmax(tiles, floor(keys / (double)cost_part_keys(t))));
+}
+
 /* Seconds until the last CTA ends, on a device that is never idle. Each CTA takes whole items; or long tiles
- * are split, a part for each CTA, and combined. */
+ * are split, and combined. */
 static double drained_seconds(const struct trial *t) {
     const struct cuda_family *family = cuda_family_of(t->kernel);
     const struct lists_sums *sums = t->sums;
@@ -251,13 +292,15 @@ static double drained_seconds(const struct trial *t) {
     if (workers <= 1 || tiles <= 0 || (!family->waves && tiles < workers))
         return seconds;
     const double items = items_of(t, tiles);
-    const double even = (sums->full_keys + sums->masked_keys) / (sums->tiles * sums->most_keys);
-    const double n = family->waves ? waves(items, workers, t->target->multiprocessors, even)
-                                   : ceil(items / workers);
+    const double n =
+        family->waves ? waves(items, workers, t->target->multiprocessors) : ceil(items / workers);
     const double whole = seconds / items * workers * n;
-    if (t->kernel->family->combine == 0 || parts_most(t) < 2)
+    if (t->kernel->family->combine == 0 || sums->most_keys < 2 * (double)cost_part_keys(t))
         return whole;
-    return fmin(whole, seconds + t->kernel->family->combine + workers * cost_part(t));
+    const double parts = split_items(t, tiles, workers);
+    return fmin(whole,
+                seconds / parts * workers * waves(parts, workers, t->target->multiprocessors) +
+                    t->kernel->family->combine + parts * cost_part(t));
 }
 
 /* Seconds that count masked keys twice: three consumers wait for the masks of each (docs/notes/planning.md). */
@@ -269,6 +312,24 @@ static double unions_avoided(const struct trial *t) {
 /* Whether a CTA of a filled plan has a multiprocessor for itself. */
 static int whole_shares(const struct kernel *kernel) {
     return head_of(kernel) > 128 || kernel->rows[0] >= 128;
+}
+
+/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image; and the bytes by which it has more
+ * shared memory. */
+#define DIRECT_MOST_KEYS 1024
+#define DIRECT_ROOM (40 * 1024)
+
+/* Tiles of one query, whose clusters take the device, or few keys. */
+static int decode_direct(const struct kernel *kernel, const struct problem *problem,
+                         const tess_target *target, const struct fill_shape *shape, int64_t units) {
+    const int64_t keys = (shape->capacity ? shape->capacity : shape->cols) * shape->block_kv;
+    const int64_t clusters = max_i64(1, min_i64(units, target->multiprocessors / 16));
+    (void)problem;
+    return target->architecture >= 90 && shape->form == TESS_INDICES &&
+           min_i64(shape->block_q, shape->n_q) == 1 && shape->block_kv <= KERNEL_TILE_KEYS &&
+           (!target->shared_memory_per_block ||
+            kernel->shared[0] + DIRECT_ROOM <= target->shared_memory_per_block) &&
+           (keys <= DIRECT_MOST_KEYS * 16 / clusters || 2 * units >= target->multiprocessors);
 }
 
 /* ---- families ---- */
@@ -290,6 +351,16 @@ const struct cuda_family family_sm90 = {HOPPER(drained_seconds, PACK_EXACT, 128)
                                         .heights = "its query tiles have 32, 64 or 128 rows"};
 const struct cuda_family family_sm90_r192 = {HOPPER(unions_avoided, PACK_EXACT, 0),
                                              .heights = "its query tiles have 192 rows"};
+/* Column sums beside o: the plan takes them where they do not refuse. */
+#define HOPPER_SUMS(its_refusal)                                                                   \
+    .family = {PACKED(drained_seconds), .packing = PACK_EXACT, .part_keys = 512,                   \
+               .parts_rate = 2e12,      .combine = 5e-6,       .sums = 1,                          \
+               .whole_groups = 1},                                                                 \
+    .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = its_refusal
+const struct cuda_family family_sm90_sums = {HOPPER_SUMS(sums128_refused),
+                                             .heights = "its query tiles have 128 rows"};
+const struct cuda_family family_sm90_r192_sums = {HOPPER_SUMS(sums192_refused),
+                                                  .heights = "its query tiles have 192 rows"};
 const struct cuda_family family_sm90_r64 = {HOPPER(drained_seconds, PACK_FULL, 64),
                                             .heights = "its query tiles have 8, 16, 32 or 64 rows",
                                             .resident = resident_sm90_r64};
@@ -332,6 +403,22 @@ const struct cuda_family family_small_m_16bit = {
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
 
+static double sums_dims(const struct trial *trial) {
+    return (double)trial->problem->d_qk;
+}
+static int32_t one_worker(const struct kernel *kernel, const tess_target *target, int32_t rows) {
+    (void)kernel, (void)target, (void)rows;
+    return 1;
+}
+const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuses,
+                                                          .seconds = cost_lists,
+                                                          .dims = sums_dims,
+                                                          .workers = one_worker,
+                                                          .prepare = &prepare_lists,
+                                                          .lists = LISTS_PACKED | LISTS_FILLED,
+                                                          .whole_groups = 1},
+                                               .granule = GRANULE_MAX};
+
 /* Decode: tiles of up to so many rows, of any number of heads. */
 #define DECODE(most, keys, ...)                                                                    \
     .family = {.refuses = forward_refuses,                                                         \
@@ -353,9 +440,9 @@ const struct cuda_family family_decode_4 = {DECODE_LOW(4), .refuses = decode_ref
                                             .heights = "its query tiles have 1, 2 or 4 rows"};
 const struct cuda_family family_decode_8 = {DECODE_LOW(8), .refuses = decode_refuses,
                                             .heights = "its query tiles have 1, 2, 4 or 8 rows"};
-const struct cuda_family family_decode_16 = {DECODE_LOW(16), .refuses = decode_refuses,
-                                             .heights =
-                                                 "its query tiles have 1, 2, 4, 8 or 16 rows"};
+const struct cuda_family family_decode_16 = {
+    DECODE(16, DECODE_CHUNK, .weighed = 1, .direct = decode_direct), .refuses = decode_refuses,
+    .heights = "its query tiles have 1, 2, 4, 8 or 16 rows"};
 const struct cuda_family family_decode_16f = {DECODE_HIGH(16), .refuses = decode_64_refuses,
                                               .heights =
                                                   "its query tiles have 1, 2, 4, 8 or 16 rows"};

@@ -96,6 +96,15 @@ bool attention_rows_copied(const struct kernel_args *args, const struct view *mo
     return copied;
 }
 
+/* A sum with a base is no mean. */
+static struct modify_params modify_params_based(const struct kernel_args *args) {
+    const struct attention_operands *given = attention_of(args);
+    struct modify_params modify = modify_params_of(args, LOG2_E);
+    if (given->base_o.data && !given->base_lse.data)
+        modify.mean_below = 0;
+    return modify;
+}
+
 struct attention_params attention_params_shared(const struct kernel_args *args) {
     const struct problem *p = args->problem;
     const struct attention_operands *given = attention_of(args);
@@ -106,6 +115,10 @@ struct attention_params attention_params_shared(const struct kernel_args *args) 
         .v = rows_view_of(&given->v),
         .o = rows_view_of(&given->o),
         .lse = rows_view_of(&given->lse),
+        .reference = rows_view_of(&given->lse_reference),
+        .column_sums = rows_view_of(&given->column_sums),
+        .sum_type = p->sum_type,
+        .base = {rows_view_of(&given->base_o), rows_view_of(&given->base_lse), (float)given->beta},
         .slots = args->workspace,
         .tile_rows = args->work.lists->tile_rows,
         .slot_dims = slot_dims(args),
@@ -121,7 +134,7 @@ struct attention_params attention_params_shared(const struct kernel_args *args) 
         .alignment = (int32_t)(p->alignment < 16 ? p->alignment : 16),
         .q_scale = (float)q_scale,
         .score_scale = (float)(p->scale / q_scale * LOG2_E),
-        .modify = modify_params_of(args, LOG2_E),
+        .modify = modify_params_based(args),
     };
 }
 

@@ -24,6 +24,13 @@ struct attention_image {
 };
 #define ATTENTION_IMAGE_COMBINES 4 /* the array's number in the header */
 
+/* A base that runs start from (work/base.cuh); o.data NULL: none. lse.data NULL: o is the base's and beta times
+ * the run's own, else the base is one more part. */
+struct base_params {
+    struct rows_view o, lse;
+    float beta;
+};
+
 /*
  * Slots of the workspace, one for each part of a split tile:
  *
@@ -52,6 +59,9 @@ struct attention_params {
     float q_scale, score_scale;
     struct modify_params modify;
     const struct image_header *header;
+    struct base_params base;
+    struct rows_view reference, column_sums; /* views of kernels that write column sums */
+    tess_type sum_type;
 };
 
 /* CTAs of a tensor-core kernel on a multiprocessor, for heads of up to `head` dims and tiles of `rows` rows.

@@ -4,6 +4,7 @@
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
 #include "host/backward.h"
+#include "host/column_sums.h"
 #include "host/decode.h"
 #include "host/fill.h"
 #include "host/staged.h"
@@ -40,18 +41,24 @@ extern "C" {
                                                        cudaStream_t stream);                       \
     int64_t cuda_gradient_##pass##_##type##_##name##_shared(int32_t rows);
 #define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
+#define CUDA_SUMS(...)                                                                             \
+    cudaError_t cuda_column_sums(const struct column_sums_params *p, cudaStream_t stream);
 #include "instances.def"
 #undef CUDA_FORWARD
 #undef CUDA_DECODE
 #undef CUDA_STAGED
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
+#undef CUDA_SUMS
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
 
 /* NULL, or why a run's tensors have no tensor maps, which kernels over filled blocks of the type read. */
 const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type);
+
+/* Likewise of kernels that write column sums beside o. */
+const char *cuda_sums_refuses_run(const struct attention_params *p, tess_type type);
 
 /* Fills an image. */
 cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);

@@ -1,4 +1,4 @@
-/* Merging partial results on CUDA: one launch, whose parameters hold all views. */
+/* Merging partial results on CUDA, and taking one out: one launch, whose parameters hold all views. */
 #include "host/merge.h"
 
 #include "base/status.h"
@@ -10,13 +10,9 @@ static struct rows_view view_of(const tess_tensor *t) {
     return (struct rows_view){t->data, {t->stride[0], t->stride[1], t->stride[2]}};
 }
 
-tess_status cuda_merge_run(const struct merge_args *args, tess_error *error) {
+/* Parts fit MERGE_PARTS. */
+static struct merge_params params_of(const struct merge_args *args) {
     const tess_tensor *out = args->o_out;
-    if (args->parts > MERGE_PARTS)
-        return error_set(error, TESS_UNSUPPORTED, "tess_merge", "parts",
-                         "CUDA merges at most %d parts at a time, not %lld: merge groups of them "
-                         "into f32, then the groups",
-                         MERGE_PARTS, (long long)args->parts);
     struct merge_params p = {.o_out = view_of(out),
                              .rows = out->size[0] * out->size[1] * out->size[2],
                              .heads = out->size[1],
@@ -29,7 +25,24 @@ tess_status cuda_merge_run(const struct merge_args *args, tess_error *error) {
         p.o[part] = view_of(args->o[part]);
         p.lse[part] = view_of(args->lse[part]);
     }
-    const cudaError_t code = cuda_merge(&p, args->o[0]->type, out->type, args->stream);
+    return p;
+}
+
+tess_status cuda_merge_run(const struct merge_args *args, tess_error *error) {
+    if (args->parts > MERGE_PARTS)
+        return error_set(error, TESS_UNSUPPORTED, "tess_merge", "parts",
+                         "CUDA merges at most %d parts at a time, not %lld: merge groups of them "
+                         "into f32, then the groups",
+                         MERGE_PARTS, (long long)args->parts);
+    const struct merge_params p = params_of(args);
+    const cudaError_t code = cuda_merge(&p, args->o[0]->type, args->o_out->type, args->stream);
     return code == cudaSuccess ? TESS_OK
                                : cuda_failed(error, code, "tess_merge", NULL, "cuda_merge");
+}
+
+tess_status cuda_unmerge_run(const struct merge_args *args, tess_error *error) {
+    const struct merge_params p = params_of(args);
+    const cudaError_t code = cuda_unmerge(&p, args->o[0]->type, args->o_out->type, args->stream);
+    return code == cudaSuccess ? TESS_OK
+                               : cuda_failed(error, code, "tess_unmerge", NULL, "cuda_unmerge");
 }

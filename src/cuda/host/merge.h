@@ -25,11 +25,16 @@ extern "C" {
 cudaError_t cuda_merge(const struct merge_params *p, tess_type in, tess_type out,
                        cudaStream_t stream);
 
+/* Parts are the whole and the kept. */
+cudaError_t cuda_unmerge(const struct merge_params *p, tess_type in, tess_type out,
+                         cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif
 
-/* The backend's merge. */
+/* The backend's merge and unmerge. */
 tess_status cuda_merge_run(const struct merge_args *args, tess_error *error);
+tess_status cuda_unmerge_run(const struct merge_args *args, tess_error *error);
 
 #endif

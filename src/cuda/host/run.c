@@ -9,6 +9,7 @@ union launch {
     cudaError_t (*decode)(const struct decode_params *, cudaStream_t);
     cudaError_t (*gradient)(const struct gradient_params *, cudaStream_t);
     cudaError_t (*delta)(const struct delta_params *, cudaStream_t);
+    cudaError_t (*column_sums)(const struct column_sums_params *, cudaStream_t);
 };
 
 #define STAGED_any(name, variant) {.staged = cuda_##name##_f32_##variant},
@@ -26,6 +27,7 @@ union launch {
 #define CUDA_DECODE(types, name, ...) DECODE_##types(name)
 #define CUDA_BACKWARD(type, name, pass, ...) {.gradient = cuda_gradient_##pass##_##type##_##name},
 #define CUDA_DELTA(...) {.delta = cuda_delta},
+#define CUDA_SUMS(...) {.column_sums = cuda_column_sums},
 static const union launch launches[] = {
 #include "instances.def"
 };
@@ -36,6 +38,14 @@ static const union launch *launch_of(const struct kernel_args *args) {
 }
 
 /* ---- what kernels without another way than TMA refuse ---- */
+
+const char *forward_refuses_run(const struct kernel_args *args) {
+    if (!args->kernel->family->sums)
+        return NULL;
+    const struct forward_kernel *own = args->kernel->own;
+    const struct attention_params p = attention_params_of(args);
+    return cuda_sums_refuses_run(&p, own->type);
+}
 
 const char *decode_refuses_run(const struct kernel_args *args) {
     if (cuda_family_of(args->kernel)->maps != MAPS_ALONE)
@@ -76,6 +86,7 @@ RUN(forward, attention_params)
 RUN(decode, decode_params)
 RUN(gradient, gradient_params)
 RUN(delta, delta_params)
+RUN(column_sums, column_sums_params)
 
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     const tess_status status = device_is_current(job->target, job->function, error);

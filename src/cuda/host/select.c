@@ -20,6 +20,7 @@ tess_status cuda_select_run(const struct select_args *args, tess_error *error) {
                               .scores = args->scores,
                               .row_k = args->row_k,
                               .lengths = args->lengths,
+                              .keep = args->keep,
                               .indices = args->to.indices,
                               .counts = args->to.counts,
                               .bits = args->to.bits,
@@ -30,8 +31,8 @@ tess_status cuda_select_run(const struct select_args *args, tess_error *error) {
         p.stride[i] = args->stride[i];
         p.whole &= args->stride[i] % piece == 0;
     }
-    p.same = !args->row_k && !args->lengths && !s->causal && lists_follow(args);
-    p.row = select_row_of(s, 0, s->n * s->block_kv, s->k), p.step = args->stride[2];
+    p.same = !args->row_k && !args->lengths && !args->keep && !s->causal && lists_follow(args);
+    p.row = select_row_of(s, 0, s->n_kv, s->k), p.step = args->stride[2];
     const cudaError_t code = cuda_select(&p, args->stream);
     return code == cudaSuccess ? TESS_OK
                                : cuda_failed(error, code, "tess_select", NULL, "cuda_select");

@@ -13,6 +13,7 @@ struct select_params {
     const void *scores;
     int64_t stride[3];
     const int32_t *row_k, *lengths;
+    const uint64_t *keep; /* [keep_rows][words], or NULL */
     int32_t *indices, *counts;
     uint64_t *bits;
     int64_t *overflows;

@@ -64,6 +64,7 @@ struct staged_kernel {
 #define CUDA_DECODE(...)
 #define CUDA_BACKWARD(...)
 #define CUDA_DELTA(...)
+#define CUDA_SUMS(...)
 #define CUDA_STAGED(types, stem, variant, ...)                                                     \
     const char *stem##_##variant##_refuses(const struct problem *problem,                          \
                                            const struct staged_params *p);
@@ -72,6 +73,7 @@ struct staged_kernel {
 #undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
+#undef CUDA_SUMS
 #undef CUDA_STAGED
 
 /* Parameters that planning knows: sizes, and the shape of block rows. */

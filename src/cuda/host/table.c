@@ -3,6 +3,8 @@
 #include "host/table.h"
 
 #include "host/backward.h"
+#include "host/column_sums.h"
+#include "host/costs.h"
 #include "host/decode.h"
 #include "host/families.h"
 #include "host/staged.h"
@@ -24,6 +26,7 @@ static const int32_t decode_rows_columns[] = {64, 0};
 static const int32_t decode_rows_columns192[] = {192, 0};
 #define decode_rows_columns128 decode_rows_blocks128
 #define decode_rows_16f decode_rows_16
+static const int32_t column_sums_rows[] = {8, 16, 32, 64, 128, 192, COLUMN_SUMS_ROWS, 0};
 #define decode_rows_sm90 decode_rows_64
 
 static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TESS_BF16;
@@ -31,6 +34,9 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 /* Measured costs, which both types of 16 bits share. */
 #define CUDA_COSTS(kernel, ...) static const struct step_cost costs_##kernel[] = {__VA_ARGS__, {0}};
 #include "costs.def"
+
+#define costs_bf16_sm90_d128_sums costs_bf16_sm90_d128
+#define costs_bf16_sm90_d128_r192_sums costs_bf16_sm90_d128_r192
 
 #define LIST(...) __VA_ARGS__
 /* A kernel of heads of up to so many dims. */
@@ -47,7 +53,7 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
         .family = &family_##its_family.family, .steps = costs,                                     \
         .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]){LIST bytes},       \
         .own = OF_WIDTHS(its_type, its_type, head, head_v, 0), .unusable = cuda_unusable,          \
-        .workspace = attention_workspace, .run = forward_run                                       \
+        .workspace = attention_workspace, .refuses_run = forward_refuses_run, .run = forward_run   \
     }
 #define CUDA_FORWARD_f32(name, ...)                                                                \
     FORWARD_ROW(TESS_F32, "f32_" #name, costs_f32_##name, __VA_ARGS__)
@@ -55,25 +61,29 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
     FORWARD_ROW(TESS_BF16, "bf16_" #name, costs_bf16_##name, __VA_ARGS__),                         \
         FORWARD_ROW(TESS_F16, "f16_" #name, costs_bf16_##name, __VA_ARGS__)
 #define CUDA_FORWARD(types, ...) CUDA_FORWARD_##types(__VA_ARGS__),
-#define DECODE_ROW(its_type, its_product, its_name, head, head_v, high, v_in_k, bytes, ...)        \
+#define DECODE_ROW(its_type, its_product, its_name, products, head, head_v, high, v_in_k, bytes,   \
+                   costs, measured)                                                                \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION,                            \
-        .family = &family_decode_##high.family, __VA_ARGS__, .rows = decode_rows_##high,           \
+        .family = &family_decode_##high.family,                                                    \
+        .cost = {DECODE_##costs(products), .launch = DECODE_LAUNCH}, .steps = measured,            \
+        .rows = decode_rows_##high,                                                                \
         .shared = (const int64_t[]){bytes, bytes, bytes, bytes, bytes, bytes, bytes},              \
         .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k), .unusable = cuda_unusable,  \
         .workspace = attention_workspace, .refuses_run = decode_refuses_run, .run = decode_run     \
     }
 #define CUDA_DECODE_16bit(name, ...)                                                               \
-    DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, __VA_ARGS__),                                  \
-        DECODE_ROW(TESS_F16, TESS_F16, "f16_" #name, __VA_ARGS__)
-#define CUDA_DECODE_f32_f16(name, ...) DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, __VA_ARGS__)
+    DECODE_ROW(TESS_BF16, TESS_BF16, "bf16_" #name, 1, __VA_ARGS__),                               \
+        DECODE_ROW(TESS_F16, TESS_F16, "f16_" #name, 1, __VA_ARGS__)
+#define CUDA_DECODE_f32_f16(name, ...)                                                             \
+    DECODE_ROW(TESS_F32, TESS_F16, "f32_f16_" #name, 2, __VA_ARGS__)
 #define CUDA_DECODE_f32_bf16(name, ...)                                                            \
-    DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, __VA_ARGS__)
+    DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, 4, __VA_ARGS__)
 #define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
-#define STAGED_ROW(takes, type_name, stem, variant, its_stage, ...)                                \
+#define STAGED_ROW(takes, type_name, stem, variant, its_stage, costs, launches)                    \
     {                                                                                              \
         .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
-        .family = &family_staged, .cost = {__VA_ARGS__},                                           \
+        .family = &family_staged, .cost = {STAGED_##costs(launches)},                              \
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
         .unusable = cuda_unusable, .workspace = staged_workspace, .run = staged_run                \
@@ -92,25 +102,36 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define GRADIENT_f32 family_gradient_f32
 #define GRADIENT_f16 family_gradient_16bit
 #define GRADIENT_bf16 family_gradient_16bit
-#define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes, ...)                         \
+#define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes)                              \
     {.name = "cuda_gradient_" #pass "_" #its_type "_" #its_name,                                   \
      .stage = STAGE_##pass,                                                                        \
      .family = &GRADIENT_##its_type.family,                                                        \
-     .cost = {__VA_ARGS__},                                                                        \
+     .cost = {GRADIENT_COST_##its_type(its_name), .item = GRADIENT_ITEM,                           \
+              .launch = GRADIENT_LAUNCH},                                                          \
      .rows = (const int32_t[]){LIST heights, 0},                                                   \
      .shared = (const int64_t[]){LIST bytes},                                                      \
      .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0),                      \
      .unusable = cuda_unusable,                                                                    \
      .workspace = gradient_workspace,                                                              \
      .run = gradient_run},
-#define CUDA_DELTA(...)                                                                            \
+#define CUDA_DELTA()                                                                               \
     {.name = "cuda_delta",                                                                         \
      .stage = TESS_STAGE_DELTA,                                                                    \
      .family = &family_delta,                                                                      \
-     .cost = {__VA_ARGS__},                                                                        \
+     .cost = {DELTA_COST},                                                                         \
      .unusable = cuda_unusable,                                                                    \
      .workspace = delta_workspace,                                                                 \
      .run = delta_run},
+
+#define CUDA_SUMS(...)                                                                             \
+    {.name = "cuda_column_sums",                                                                   \
+     .stage = TESS_STAGE_COLUMN_SUMS,                                                              \
+     .family = &family_column_sums.family,                                                         \
+     .cost = {COLUMN_SUMS_COST},                                                                   \
+     .rows = column_sums_rows,                                                                     \
+     .unusable = cuda_unusable,                                                                    \
+     .workspace = column_sums_workspace,                                                           \
+     .run = column_sums_run},
 
 const struct kernel cuda_table[CUDA_ROWS] = {
 #include "instances.def"

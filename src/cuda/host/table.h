@@ -19,6 +19,7 @@
 #define CUDA_DECODE(types, ...) +CUDA_ROWS_##types
 #define CUDA_BACKWARD(...) +1
 #define CUDA_DELTA(...) +1
+#define CUDA_SUMS(...) +1
 enum {
     CUDA_ROWS = 0
 #include "instances.def"
@@ -28,6 +29,7 @@ enum {
 #undef CUDA_DECODE
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
+#undef CUDA_SUMS
 extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
@@ -51,12 +53,14 @@ int64_t cuda_memory_rate(int32_t architecture);
 #define CUDA_IMAGE .size = cuda_image_size, .header = cuda_image_header
 
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
+const char *forward_refuses_run(const struct kernel_args *args);
 const char *decode_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
 tess_status decode_run(const struct kernel_args *args, tess_error *error);
 tess_status gradient_run(const struct kernel_args *args, tess_error *error);
 tess_status delta_run(const struct kernel_args *args, tess_error *error);
+tess_status column_sums_run(const struct kernel_args *args, tess_error *error);
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error);
 
 /* NULL, or why no kernel runs on this machine. */

@@ -152,6 +152,8 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
     const bool many = p->all >= 2 * device.multiprocessors;
     if (p->shape.mode == TESS_SELECT_TOP_P)
         return select_launch_rows<S, unsigned long long>(p, device, stream);
+    if (p->keep) /* bits that keep columns: their number is not known before */
+        return select_launch_rows<S, uint32_t>(p, device, stream);
     if (p->shape.n <= SHORT_MOST)
         return shorts[(p->shape.n - 1) / (32 * SHORT_KEYS)](p, stream);
     if (p->shape.n <= SELECT_HELD_MOST && (many || p->shape.n > SELECT_HELD_FEW))

@@ -40,20 +40,26 @@ template <class S> struct select_piece {
 struct select_at {
     struct select_row row;
     const void *scores;
+    const uint8_t *keep; /* a bit for each column that is kept, or nullptr */
     int64_t number;
 };
 
 DEVICE select_at select_at_of(const struct select_params &p, int64_t number, int32_t bytes) {
     if (p.same)
-        return {p.row, static_cast<const char *>(p.scores) + number * p.step * bytes, number};
+        return {p.row, static_cast<const char *>(p.scores) + number * p.step * bytes, nullptr,
+                number};
     const uint32_t rows = (uint32_t)p.shape.rows, heads = (uint32_t)p.shape.heads;
     const uint32_t list = (uint32_t)number / rows, n = (uint32_t)number % rows;
     const uint32_t b = list / heads, h = list % heads;
-    const int64_t length = p.lengths ? p.lengths[b] : p.shape.n * p.shape.block_kv;
+    const int64_t length = p.lengths ? p.lengths[b] : p.shape.n_kv;
     const int64_t first = b * p.stride[0] + h * p.stride[1] + n * p.stride[2];
     select_at at;
     at.row = select_row_of(&p.shape, n, length, p.row_k ? p.row_k[number] : p.shape.k);
     at.scores = static_cast<const char *>(p.scores) + first * bytes;
+    at.keep = nullptr;
+    if (p.keep)
+        at.keep = reinterpret_cast<const uint8_t *>(
+            p.keep + (uint32_t)number % (uint32_t)p.shape.keep_rows * p.shape.words);
     at.number = number;
     return at;
 }
@@ -131,6 +137,14 @@ DEVICE uint32_t select_bits(int32_t first, int32_t begin, int32_t end) {
 /* Bits of columns that are kept whatever their scores. */
 DEVICE uint32_t select_kept_bits(const struct select_row &row, int32_t first) {
     return select_bits(first, 0, row.kept) | select_bits(first, row.tail, row.end);
+}
+
+/* Bits of those, and of columns that have a bit of their own. */
+DEVICE uint32_t select_kept(const select_at &at, int32_t first) {
+    uint32_t kept = select_kept_bits(at.row, first);
+    if (at.keep && first < at.row.end)
+        kept |= at.keep[first / SELECT_LANE] & select_bits(first, 0, at.row.end);
+    return kept;
 }
 
 /* The cut: columns are chosen whose keys are above `key`, and the first `ties` equal to it. */

@@ -55,9 +55,9 @@ template <class S, class M> struct select_warp {
     /* Columns of chunk i that are kept get their key. */
     __device__ __forceinline__ void keep(select_piece<S> *x, int i) const {
         const int32_t begin = first + i * SELECT_CHUNK;
-        if (begin >= at.row.kept && begin + SELECT_CHUNK <= at.row.tail)
+        if (!at.keep && begin >= at.row.kept && begin + SELECT_CHUNK <= at.row.tail)
             return;
-        const uint32_t kept = select_kept_bits(at.row, column(i));
+        const uint32_t kept = select_kept(at, column(i));
 #pragma unroll
         for (int c = 0; c < SELECT_LANE; c++)
             if (kept >> c & 1)

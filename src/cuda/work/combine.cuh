@@ -7,6 +7,7 @@
 #define TESSERA_CUDA_COMBINE_CUH
 
 #include "device/architecture.cuh"
+#include "work/base.cuh"
 #include "work/image.cuh"
 #include "work/launch.cuh"
 #include "work/slots.cuh"
@@ -209,19 +210,30 @@ DEVICE void combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_p
     }
     if (way > 0 || d >= run.d_v)
         return;
-    const float m = sums.m, l = sums.l, kept = run.modify.kept;
+    const float kept = run.modify.kept;
+    float m = sums.m, l = sums.l;
     const float below = modify_denominator(run.modify, row.head, m, l);
     const float factor = l == 0 ? 0.0f : __fdividef(kept, below);
-    T *const o = static_cast<T *>(run.o.data) + row.batch * run.o.stride[0] +
-                 row.head * run.o.stride[1] + row.query * run.o.stride[2] + d;
     const float dims[COMBINE_DIMS] = {sum.x, sum.y, sum.z, sum.w};
+    const bool based = run.base.o.data != NULL;
+    int32_t head = row.head;
+    asm volatile("" : "+r"(head)); /* addresses are found here: registers are short before */
+    struct base_shares shares = {};
+    const T *base = NULL;
+    if (based) {
+        shares = base_join(run, row.batch, head, row.query, m, l);
+        base = base_row<T>(run, row.batch, head, row.query) + d;
+    }
+    T *const o = static_cast<T *>(run.o.data) + row.batch * run.o.stride[0] +
+                 head * run.o.stride[1] + row.query * run.o.stride[2] + d;
 #pragma unroll
     for (int e = 0; e < COMBINE_DIMS; e++)
         if (d + e < run.d_v)
-            from_f32(&o[e], l == 0
-                                ? 0.0f
-                                : mean_in_range(EXACT ? dims[e] * kept / below : dims[e] * factor,
-                                                run.modify.mean_below, T()));
+            from_f32(&o[e], mean_in_range(based         ? base_add(shares, dims[e], base + e)
+                                          : sums.l == 0 ? 0.0f
+                                          : EXACT       ? dims[e] * kept / below
+                                                        : dims[e] * factor,
+                                          run.modify.mean_below, T()));
     if (d == 0)
         attention_store_lse(run, row.batch, row.head, row.query, m, l);
 }

@@ -31,9 +31,11 @@ struct filled_tile {
     int32_t first;     /* key position of query 0 */
 };
 
-DEVICE struct filled_tile filled_tile_of(const struct decode_params &p, const struct work_item &w) {
+/* Tile `number` of a list, of packed heads `batch_head`; `first` is left to the caller. */
+DEVICE struct filled_tile filled_tile_at(const struct decode_params &p, int32_t batch_head,
+                                         int32_t number) {
     const struct attention_params &run = p.run;
-    const int32_t first = w.batch_head * run.tile_heads;
+    const int32_t first = batch_head * run.tile_heads;
     const int32_t heads = (int32_t)p.image.heads; /* heads of a batch, with lists of their own */
     struct filled_tile tile;
     tile.batch = (int32_t)fill_quotient((uint32_t)first, (uint32_t)run.heads_q);
@@ -41,10 +43,14 @@ DEVICE struct filled_tile filled_tile_of(const struct decode_params &p, const st
     tile.head_kv = run.heads_kv == 1 ? 0 : tile.head / (run.heads_q / run.heads_kv);
     const int64_t list =
         (int64_t)tile.batch * heads + (heads == 1 ? 0 : tile.head / (run.heads_q / heads));
-    tile.T = list * p.tiles + w.tile;
-    tile.row = filled_tile_query(p, w.tile);
-    tile.rows = filled_tile_query(p, w.tile + 1) - tile.row;
-    tile.first = p.lengths[tile.batch] - run.n_q;
+    tile.T = list * p.tiles + number;
+    tile.row = filled_tile_query(p, number);
+    tile.rows = filled_tile_query(p, number + 1) - tile.row;
+    return tile;
+}
+DEVICE struct filled_tile filled_tile_of(const struct decode_params &p, const struct work_item &w) {
+    struct filled_tile tile = filled_tile_at(p, w.batch_head, w.tile);
+    tile.first = p.lengths[tile.batch] - p.run.n_q;
     return tile;
 }
 

@@ -2,6 +2,8 @@
 #ifndef TESSERA_CUDA_LAUNCH_EARLY_CUH
 #define TESSERA_CUDA_LAUNCH_EARLY_CUH
 
+#include "device/launch.cuh"
+
 #include <atomic>
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -31,9 +33,37 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
-/* Launches a kernel so where it may, in clusters of `cluster` CTAs. bytes: of dynamic shared memory. */
+#define LAUNCH_CLUSTER_SURE 8  /* CTAs of a cluster that every device has room for */
+#define LAUNCH_CLUSTER_MOST 16 /* after launch_clusters_large, on devices that have room */
+
+/* CTAs of a cluster at most, of a kernel with so many threads and bytes of shared memory. `answers` belongs to the
+ * kernel, and keeps two bits for each of the first 32 devices. */
+static inline cudaError_t launch_cluster_most(int *most, std::atomic<uint64_t> &answers,
+                                              const void *kernel, int threads, size_t bytes) {
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (!code)
+        code = launch_clusters_large(kernel);
+    const uint64_t answer =
+        device < 32 ? answers.load(std::memory_order_relaxed) >> 2 * device & 3 : 0;
+    bool large = answer > 1;
+    if (!code && !answer) {
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(LAUNCH_CLUSTER_MOST);
+        config.blockDim = dim3((unsigned)threads);
+        config.dynamicSmemBytes = bytes;
+        code = cudaOccupancyMaxPotentialClusterSize(most, kernel, &config);
+        large = *most >= LAUNCH_CLUSTER_MOST;
+        if (!code && device < 32)
+            answers.fetch_or((uint64_t)(large ? 2 : 1) << 2 * device, std::memory_order_relaxed);
+    }
+    *most = large ? LAUNCH_CLUSTER_MOST : LAUNCH_CLUSTER_SURE;
+    return code;
+}
+
+/* Launches a kernel so where it may, in clusters of `cluster` CTAs, 0: in none. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
-                                       void **arguments, cudaStream_t stream, int cluster = 1) {
+                                       void **arguments, cudaStream_t stream, int cluster = 0) {
     bool overlaps = false;
     const cudaError_t code = launch_overlaps(kernel, &overlaps);
     cudaLaunchAttribute attributes[2] = {};
@@ -49,7 +79,7 @@ static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int thre
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
     config.attrs = attributes;
-    config.numAttrs = (unsigned)overlaps + (cluster > 1);
+    config.numAttrs = (unsigned)overlaps + (cluster > 0);
     return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
 }
 

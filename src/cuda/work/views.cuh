@@ -11,6 +11,13 @@ template <class T> DEVICE char *attention_head(const struct rows_view &view, int
                                     h * view.stride[1]);
 }
 
+/* First element of row (b, h, n). */
+template <class T>
+DEVICE T *view_row(const struct rows_view &view, int64_t b, int64_t h, int64_t n) {
+    return static_cast<T *>(view.data) + b * view.stride[0] + h * view.stride[1] +
+           n * view.stride[2];
+}
+
 /* Up to 16 bytes of a row, loaded element by element and multiplied by `scale`; zeros past
  * `bytes`. */
 template <class T> DEVICE uint4 attention_load_16(const char *from, int32_t bytes, float scale) {

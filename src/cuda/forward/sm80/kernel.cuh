@@ -13,6 +13,7 @@
 #include "device/architecture.cuh"
 #include "device/launch.cuh"
 #include "forward/sm80/steps.cuh"
+#include "work/base.cuh"
 
 /* ---- a tile's rows: loading Q, storing O ---- */
 
@@ -57,7 +58,9 @@ DEVICE void attention_store_o(const struct attention_params &p, const struct gra
     for (int r = 0; r < R / 8; r++, to += 8 * step) {
         const float below =
             modify_denominator(p.modify, item.head, state.m[r] - attention_raise(T()), state.l[r]);
-        const float factor = below == 0 ? 0.0f : __fdividef(p.modify.kept, below);
+        const float factor = p.base.o.data ? 1.0f
+                             : below == 0  ? 0.0f
+                                           : __fdividef(p.modify.kept, below);
 #pragma unroll
         for (int d = 0; d < D / 8; d += 2) {
             uint32_t word[2];
@@ -87,7 +90,7 @@ DEVICE void attention_store_o(const struct attention_params &p, const struct gra
 #pragma unroll
     for (int r = 0; r < R / 8; r++) {
         const float below = modify_denominator(p.modify, item.head, state.m[r], state.l[r]);
-        const float factor = below == 0 ? 0.0f : p.modify.kept / below;
+        const float factor = p.base.o.data ? 1.0f : below == 0 ? 0.0f : p.modify.kept / below;
         const int row = first + lane / 4 + 8 * r;
         float *const to = o + (item.row + row) * p.o.stride[2];
         if (row >= item.rows)
@@ -168,6 +171,33 @@ DEVICE void attention_empty(struct attention_state<T, D, R> &state) {
                 state.o[r / 2][d][e] = state.l[r] == 0 ? 0.0f : state.o[r / 2][d][e];
 }
 
+/* Joins the base to O, which then is what is stored; m and l become those of both. */
+template <class T, int D, int R>
+DEVICE void attention_join_base(const struct attention_params &p, const struct granule_item &item,
+                                int first, struct attention_state<T, D, R> &state) {
+    const int lane = warp_lane_here();
+#pragma unroll
+    for (int r = 0; r < R / 8; r++) {
+        const int row = first + lane / 4 + 8 * r;
+        if (row >= item.rows)
+            continue;
+        float m = state.m[r], l = state.l[r] * attention_lower<T>();
+        struct base_shares shares = base_join(p, item.batch, item.head, item.row + row, m, l);
+        state.m[r] = m, state.l[r] = l / attention_lower<T>();
+        shares.own *= attention_lower<T>();
+        const T *const from = base_row<T>(p, item.batch, item.head, item.row + row);
+#pragma unroll
+        for (int d = 0; d < D / 8; d++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int dim = 8 * d + lane % 4 * 2 + e;
+                float &x = state.o[r / 2][d][r % 2 * 2 + e];
+                if (dim < p.d_v)
+                    x = base_add(shares, x, from + dim);
+            }
+    }
+}
+
 template <class T, int D, int R>
 DEVICE void attention_finish(const struct attention_params &p, const struct granule_item &item,
                              int first, struct attention_state<T, D, R> &state) {
@@ -181,8 +211,11 @@ DEVICE void attention_finish(const struct attention_params &p, const struct gran
         attention_store_partial<T, D, R>(p, item, first, state, attention_lower<T>());
         return;
     }
+    if (p.base.o.data)
+        attention_join_base<T, D, R>(p, item, first, state);
     attention_store_lses(p, item, first, state);
-    attention_empty(state);
+    if (!p.base.o.data)
+        attention_empty(state);
     if (p.d_v == D && p.alignment >= 16)
         attention_store_o<true>(p, item, first, state);
     else

@@ -5,7 +5,7 @@
 
 #include "device/tile_f32.cuh"
 #include "forward/sm80_small_m/keys.cuh"
-#include "work/slots.cuh"
+#include "work/base.cuh"
 
 #define SMALL_M_ROWS 8   /* query rows (columns) of an MMA */
 #define SMALL_M_P_ROW 20 /* floats between rows of P: 16, and 4 against bank conflicts */
@@ -213,16 +213,25 @@ DEVICE void small_m_store(const struct attention_params &p, const struct granule
         T *const to = o + (item.row + row) * p.o.stride[2] + dim;
         if (row >= item.rows)
             continue;
+        float m = state.m[r], l = state.l[r] * attention_lower<T>();
+        struct base_shares shares = {};
+        if (p.base.o.data)
+            shares = base_join(p, item.batch, item.head, item.row + row, m, l);
+        shares.own *= attention_lower<T>();
+        const T *const base = base_row<T>(p, item.batch, item.head, item.row + row) + dim;
         if (lane < 4 && first == 0)
-            attention_store_lse(p, item.batch, item.head, item.row + row, state.m[r],
-                                state.l[r] * attention_lower<T>());
+            attention_store_lse(p, item.batch, item.head, item.row + row, m, l);
 #pragma unroll
         for (int c = 0; c < small_m_batches<T, D, WARPS>(); c++) {
+            const int left = p.d_v - (8 * PIECE * c + dim);
             float x[PIECE] = {};
             if (some)
-                small_m_dims<T, D / WARPS, GROUPS>(x, state, r, c, factor);
-            small_m_store_piece(to + 8 * PIECE * c, x, p.d_v - (8 * PIECE * c + dim), aligned,
-                                p.modify.mean_below);
+                small_m_dims<T, D / WARPS, GROUPS>(x, state, r, c, p.base.o.data ? 1 : factor);
+#pragma unroll
+            for (int i = 0; i < PIECE; i++)
+                if (p.base.o.data && i < left)
+                    x[i] = base_add(shares, x[i], base + 8 * PIECE * c + i);
+            small_m_store_piece(to + 8 * PIECE * c, x, left, aligned, p.modify.mean_below);
         }
     }
 }

@@ -128,8 +128,10 @@ enum {
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
- * 64 columns. */
-template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct sm90_shape {
+ * 64 columns. COLUMN_SUMS: with slabs for column sums (column_sums.cuh), for which O has one panel. */
+template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1, bool COLUMN_SUMS = false>
+struct sm90_shape {
+    static constexpr bool SUMMED = COLUMN_SUMS;
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, CONSUMERS = N_CONSUMERS, CTAS = CLUSTER;
     static constexpr int DIM_SPLIT =
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
@@ -149,7 +151,7 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr int O_PARTS = RESIDENT == 2 && OUTPUTS > 96 ? 2 : 1;
     static constexpr int QK_PANELS = (D_QK + 63) / 64, V_PANELS = (D_V + 63) / 64;
     static constexpr int O_PANELS =
-        D_QK > 128 || CONSUMERS > 2 ? 1 : V_PANELS; /* panels of O staged at a time */
+        D_QK > 128 || CONSUMERS > 2 || SUMMED ? 1 : V_PANELS; /* panels of O staged at a time */
     static constexpr int Q_PANEL = ROWS * 128, PANEL = KEYS * 128; /* bytes; PANEL: of K and V */
     static constexpr int Q_TILE = QK_PANELS * Q_PANEL;
     static constexpr int O_CONSUMER = O_PANELS * 64 * 128, O_TILE = CONSUMERS * O_CONSUMER;
@@ -174,7 +176,11 @@ template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1> struct 
     static constexpr int S_FULL = O_EMPTY + 8 * CONSUMERS, S_EMPTY = S_FULL + 8;
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int SUMS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    static constexpr int BYTES = SUMS + ROWS * (int)sizeof(float2);
+    /* Slabs of column sums: a row of a step's keys for each consumer warp, twice. */
+    static constexpr int SLAB = 4 * CONSUMERS * KEYS * (int)sizeof(float);
+    static constexpr int SLABS = SUMS + ROWS * (int)sizeof(float2), SLAB_FULL = SLABS + 2 * SLAB;
+    static constexpr int SLAB_EMPTY = SLAB_FULL + 16;
+    static constexpr int BYTES = SUMMED ? SLAB_EMPTY + 16 : SLABS;
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
@@ -294,6 +300,10 @@ template <class shape, int SOURCE> DEVICE void sm90_barriers_make(uint32_t share
     for (int i = 0; i < shape::CONSUMERS; i++) {
         barrier_init(shared + shape::O_FULL + 8 * i, 128);
         barrier_init(shared + shape::O_EMPTY + 8 * i, 32);
+    }
+    for (int i = 0; i < 2 && shape::SUMMED; i++) {
+        barrier_init(shared + shape::SLAB_FULL + 8 * i, 4 * shape::CONSUMERS); /* warps */
+        barrier_init(shared + shape::SLAB_EMPTY + 8 * i, 2);
     }
     if (shape::CTAS > 1) {
         barrier_init(shared + shape::S_FULL, 1);

@@ -175,8 +175,8 @@ DEVICE void sm90_pv(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape::SCORES 
 /* ---- output ---- */
 
 /* Output of the job-th item: O and lse to the epilogue warps or to memory, or a partial result to
- * its slot. */
-template <class T, class shape, int SOURCE>
+ * its slot. BASED: where the run may have a base. */
+template <class T, class shape, int SOURCE, bool BASED>
 DEVICE void sm90_store(const struct attention_params &p, const sm90_cursor &cursor, uint32_t job,
                        float (&o)[shape::OUTPUTS], const struct sm90_state &state) {
     const struct granule_item &item = sm90_item<shape>(cursor.memory, job);
@@ -186,14 +186,19 @@ DEVICE void sm90_store(const struct attention_params &p, const sm90_cursor &curs
     sm90_queries_of_warp<shape>(queries, p, item,
                                 sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
-    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    const float below[2] = {modify_denominator(p.modify, min(queries[0].head, p.heads_q - 1),
-                                               state.m[0] - attention_raise(T()), l[0]),
-                            modify_denominator(p.modify, min(queries[1].head, p.heads_q - 1),
-                                               state.m[1] - attention_raise(T()), l[1])};
-    /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
-    const float2 sums = {(h ? state.m[1] : state.m[0]) - attention_raise(T()), h ? l[1] : l[0]};
+    float m[2] = {state.m[0] - attention_raise(T()), state.m[1] - attention_raise(T())};
+    float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    float below[2];
     const bool whole = sm90_uniform(item.parts) == 1;
+    if (BASED && whole && p.base.o.data)
+        sm90_join_base<T, shape>(p, item.batch, queries, o, m, l, below, dim);
+    else
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            below[i] =
+                modify_denominator(p.modify, min(queries[i].head, p.heads_q - 1), m[i], l[i]);
+    /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
+    const float2 sums = {h ? m[1] : m[0], h ? l[1] : l[0]};
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(cursor.shared + shape::O_EMPTY + 8 * cursor.consumer, (job & 1) ^ 1);
     if (!whole)
@@ -245,6 +250,7 @@ template <class shape> struct sm90_fragments {
     uint32_t next[shape::GRANULES];   /* records of the masked step after it */
     /* states of the item, and of the one before while its O is not stored */
     struct sm90_state state, done;
+    float reference[2]; /* SUMMED: references of the item's rows, base 2 */
     /* with modifiers, of the step: places of columns lane and lane + 32, and weights that are kept */
     int32_t place[shape::GRANULES][2];
     uint32_t kept[shape::GRANULES];

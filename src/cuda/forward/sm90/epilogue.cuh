@@ -6,6 +6,7 @@
 
 #include "forward/sm90/config.cuh"
 #include "device/sm90/wgmma.cuh"
+#include "work/base.cuh"
 
 #define SM90_O_PANEL (64 * 128) /* bytes: 64 columns of a warpgroup's rows */
 
@@ -74,6 +75,33 @@ DEVICE void sm90_store_pieces(char *to, int64_t step, uint32_t staged, int rows,
     }
 }
 
+/* Joins the base to O, which then is what is stored: `below`, by which it is divided, becomes the factor kept before.
+ * m and l become those of both. Dims from `begin` on. */
+template <class T, class shape>
+DEVICE void sm90_join_base(const struct attention_params &p, int32_t batch,
+                           const struct sm90_queries (&queries)[2], float (&o)[shape::OUTPUTS],
+                           float (&m)[2], float (&l)[2], float (&below)[2], int begin) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int lane = warp_lane_here(), d_v = p.d_v;
+        asm volatile("" : "+r"(lane), "+r"(d_v)::"memory"); /* row by row: registers are short */
+        const int row = lane / 4, dim = begin + lane % 4 * 2;
+        const bool is = row < queries[h].rows;
+        const int32_t query = queries[h].row + row;
+        struct base_shares shares = {};
+        if (is)
+            shares = base_join(p, batch, queries[h].head, query, m[h], l[h]);
+        const T *const from = base_row<T>(p, batch, queries[h].head, query) + dim;
+        below[h] = p.modify.kept;
+#pragma unroll
+        for (int j = 0; j < shape::OUTPUTS / 4; j++) {
+            float *const x = o + 4 * j + 2 * h;
+            const float2 two = base_add_pair(shares, x[0], x[1], from + 8 * j, begin + 8 * j < d_v);
+            x[0] = two.x, x[1] = two.y;
+        }
+    }
+}
+
 /* Address of the first row of an item's O. */
 template <class T>
 DEVICE char *sm90_rows_o(const struct attention_params &p, int32_t batch, int32_t head,
@@ -93,6 +121,8 @@ DEVICE void sm90_store_rows(const struct attention_params &p, uint32_t staged, i
     /* Panels of O that are staged one at a time would each begin a loop anew: none then. */
     constexpr int MOST = shape::O_PANELS < shape::V_PANELS ? EACH : 0;
     const uint32_t lane = (uint32_t)warp_lane_here();
+    int d_v = p.d_v;
+    asm volatile("" : "+r"(d_v)); /* pieces are counted anew, and not kept across the mainloop */
     const float factor[2] = {l[0] == 0 ? 0 : __fdividef(p.modify.kept, l[0]),
                              l[1] == 0 ? 0 : __fdividef(p.modify.kept, l[1])};
     /* A row that lists nothing has only terms of 0 x V, which may be NaN: 0 instead. */
@@ -125,7 +155,7 @@ DEVICE void sm90_store_rows(const struct attention_params &p, uint32_t staged, i
             sm90_store_pieces<T, shape::O_PANELS, MOST>(
                 sm90_rows_o<T>(p, batch, queries[r / 8].head, queries[r / 8].row) + 2 * (begin + d),
                 p.o.stride[2] * (int64_t)sizeof(T), staged + (uint32_t)(r * 128),
-                min(queries[r / 8].rows, EACH), (p.d_v - begin - d) / 8);
+                min(queries[r / 8].rows, EACH), (d_v - begin - d) / 8);
         __syncwarp();
     }
 }
@@ -147,15 +177,17 @@ DEVICE int32_t sm90_of_lane(int32_t x, int lane) {
     return __shfl_sync(WARP_ALL, x, lane);
 }
 
-/* Stores O = 0 and lse = -Inf for items of [begin, end) without keys. `load` answers 32 from one on, as
- * sm90_load_items. `warp` of `warps` warps. */
-template <class T, class shape, class loads>
+/* Stores O and lse of items of [begin, end) without keys: 0 and -Inf or, BASED, those of the base. Consumers do that in
+ * the end, as producers have few registers. `load` answers 32 from one on, as sm90_load_items. `warp` of `warps` warps. */
+template <class T, class shape, bool BASED, class loads>
 DEVICE void sm90_store_empty(const struct attention_params &p, const loads &load, int64_t begin,
                              int64_t end, int warp, int warps) {
     /* Lanes of a row, and rows that a warp stores at once. */
     constexpr int ACROSS = shape::V_PANELS > 2 ? 32 : 8 * shape::V_PANELS, AT_ONCE = 32 / ACROSS;
-    const int pieces = p.d_v / 8, piece = warp_lane() % ACROSS;
-    const int from = warp * AT_ONCE + warp_lane() / ACROSS;
+    if ((p.base.o.data != NULL) != BASED)
+        return;
+    const int at = BASED ? warp_lane_here() : warp_lane();
+    const int pieces = p.d_v / 8, piece = at % ACROSS, from = warp * AT_ONCE + at / ACROSS;
     const int64_t step = p.o.stride[2] * (int64_t)sizeof(T) * (warps * AT_ONCE);
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
@@ -169,6 +201,10 @@ DEVICE void sm90_store_empty(const struct attention_params &p, const loads &load
             const int32_t rows = sm90_of_lane(items.rows, lane);
             const int32_t head = sm90_of_lane(items.head, lane);
             for (int32_t h = head; h < head + p.tile_heads; h++) {
+                if (BASED) {
+                    base_store_empty<T>(p, batch, h, row, row + rows, warp, warps);
+                    continue;
+                }
                 char *o = sm90_rows_o<T>(p, batch, h, row + from);
 #pragma unroll 1
                 for (int i = from; i < rows; i += warps * AT_ONCE, o += step)
@@ -176,7 +212,7 @@ DEVICE void sm90_store_empty(const struct attention_params &p, const loads &load
                     for (int c = piece; c < pieces; c += ACROSS)
                         *reinterpret_cast<uint4 *>(o + 16 * c) = uint4{0, 0, 0, 0};
 #pragma unroll 1
-                for (int i = warp * 32 + warp_lane(); i < rows; i += warps * 32)
+                for (int i = warp * 32 + at; i < rows; i += warps * 32)
                     attention_store_lse(p, batch, h, row + i, -INFINITY, 0);
             }
         }

@@ -26,11 +26,13 @@ DEVICE void sm90_produce(char *memory, uint32_t shared, const struct attention_p
         else
             sm90_produce_cp_async<T, shape, false>(memory, shared, p, maps, warp - 2, begin, end);
         if (sm90_rank<shape>() == 0)
-            sm90_store_empty<T, shape>(p, load, begin, end, warp, 4);
+            sm90_store_empty<T, shape, false>(p, load, begin, end, warp, 4);
     } else if (warp >= 2) {
         early_wait();
         if (sm90_rank<shape>() == 0)
-            sm90_store_empty<T, shape>(p, load, begin, end, warp - 2, 2);
+            sm90_store_empty<T, shape, false>(p, load, begin, end, warp - 2, 2);
+        if constexpr (shape::SUMMED)
+            sm90_sums_items<shape>(memory, p, load, shared, warp - 2, begin, end);
         if (sm90_hands_o<shape, SOURCE>() && warp - 2 < shape::CONSUMERS)
             sm90_store_items<T, shape, SOURCE>(memory, p, maps, load, shared, warp - 2, begin, end);
     } else if (warp == 0) {
@@ -70,6 +72,13 @@ static __global__ void __launch_bounds__(shape::THREADS, sm90_resident<shape, MO
         const float scale = sm90_scale(p);
         sm90_consume<T, sm90_path<shape, SOURCE, MODIFIED>>(
             memory, shared, role - 1, p, MODIFIED ? modify_unit(p.modify, scale) : scale);
+        if (sm90_rank<shape>() == 0) {
+            const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS + 1);
+            const auto load = [&](int64_t first) { return sm90_load_items(p, first, end); };
+            sm90_store_empty<T, shape, true>(p, load,
+                                             __ldg(p.image.worker_ptr + blockIdx.x / shape::CTAS),
+                                             end, sm90_consumer_warp_here(), 4 * shape::CONSUMERS);
+        }
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SOURCE]>();
         sm90_produce<T, shape, SOURCE>(memory, shared, p, maps);
@@ -89,6 +98,26 @@ static cudaError_t attention_sm90_launch_from(const struct attention_params *p,
     return code ? code
                 : launch_early((const void *)kernel, dim3((unsigned)p->workers * shape::CTAS),
                                shape::THREADS, shape::BYTES, arguments, stream, shape::CTAS);
+}
+
+/* NULL, or why a launch with column sums, whose producers have no warp left to gather, does not take the tensors. */
+static inline const char *attention_sm90_sums_refused(const struct attention_params *p,
+                                                      tess_type type) {
+    struct sm90_maps maps = {};
+    const bool made = type == TESS_F16 ? sm90_maps_make(&maps, p, __half())
+                                       : sm90_maps_make(&maps, p, __nv_bfloat16());
+    return p->tma && made ? NULL : "TMA cannot address these tensors";
+}
+
+template <class T, class shape>
+static cudaError_t attention_sm90_launch_sums(const struct attention_params *p,
+                                              cudaStream_t stream) {
+    struct sm90_maps maps = {};
+    maps.tma_q = sm90_maps_make(&maps, p, T());
+    maps.tma_o = sm90_map_make_o(&maps.o, p, T());
+    const cudaError_t code =
+        attention_sm90_launch_from<T, shape, SM90_TMA, false>(p, &maps, stream);
+    return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
 template <class T, class shape>

@@ -80,6 +80,14 @@ DEVICE struct sm90_filled_item sm90_filled_load_items(const struct decode_params
     return item;
 }
 
+/* Rows without keys of runs with a base, by consumers. */
+template <class T, class shape> DEVICE void sm90_filled_store_based(const struct decode_params &p) {
+    const int64_t end = sm90_filled_items(p);
+    const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
+    sm90_store_empty<T, shape, true>(p.run, load, 0, end, sm90_consumer_warp_here(),
+                                     4 * shape::CONSUMERS);
+}
+
 /* First granules of an item that need no window. A fill sees no page table, so item.whole counts keys of
  * missing pages; without windows their scores would be 0 and count. Each lane looks at every 32nd. */
 DEVICE int32_t sm90_filled_whole(const struct decode_params &p,

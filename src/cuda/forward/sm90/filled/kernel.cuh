@@ -23,7 +23,7 @@ DEVICE void sm90_filled_role(char *memory, uint32_t shared, const struct decode_
         if (end == 0 && filled_foreign(p))
             filled_store_nan(p, (int)threadIdx.x - 64, 64);
         const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
-        sm90_store_empty<T, shape>(p.run, load, 0, end, warp - 2, 2);
+        sm90_store_empty<T, shape, false>(p.run, load, 0, end, warp - 2, 2);
         if (warp - 2 < shape::CONSUMERS)
             sm90_store_items<T, shape, SM90_FILLED>(memory, p.run, maps, load, shared, warp - 2, 0,
                                                     end);
@@ -50,6 +50,7 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
         const float scale = sm90_scale(p.run);
         sm90_consume<T, sm90_path<shape, SM90_FILLED, MODIFIED>>(
             memory, shared, role - 1, p.run, MODIFIED ? modify_unit(p.run.modify, scale) : scale);
+        sm90_filled_store_based<T, shape>(p);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SM90_FILLED] + HANDED>();
         sm90_filled_role<T, shape, sm90_filled_masks<T, shape, MODIFIED>()>(memory, shared, p,

@@ -21,7 +21,7 @@ DEVICE void sm90_columns_role(char *memory, uint32_t shared, const struct decode
     if (end == 0 && filled_foreign(p))
         filled_store_nan(p, (int)threadIdx.x, 128);
     const auto load = [&](int64_t first) { return sm90_filled_load_items(p, first, end); };
-    sm90_store_empty<T, shape>(p.run, load, 0, end, warp, 4);
+    sm90_store_empty<T, shape, false>(p.run, load, 0, end, warp, 4);
 }
 
 template <class T, class shape>
@@ -41,6 +41,7 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
         registers_claim<shape::CONSUMER_REGISTERS[SM90_CP_ASYNC]>();
         sm90_consume<T, sm90_path<shape, SM90_COLUMNS, false>>(memory, shared, role - 1, p.run,
                                                                sm90_scale(p.run));
+        sm90_filled_store_based<T, shape>(p);
     } else {
         registers_release<shape::PRODUCER_REGISTERS[SM90_CP_ASYNC]>();
         sm90_columns_role<T, shape>(memory, shared, p, maps);
