@@ -6,7 +6,8 @@
 #include "forward/merge.cuh"
 #include "plan/unmerge_rules.h"
 
-#define UNMERGE_THREADS 256
+#define UNMERGE_THREADS 128
+#define UNMERGE_ROWS 4      /* rows of a thread at once: their loads are issued together */
 #define UNMERGE_HEADS 65535 /* batches and heads of a grid at most */
 
 /* N elements of a row at once: the address is aligned to as many, up to 16 bytes. */
@@ -14,45 +15,66 @@ template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16
     T x[N];
 };
 
-/* LANES of a row, N elements each at a time. Rows past the last are those of lanes that only meet the others. */
+/* Rows first ... first + UNMERGE_ROWS - 1 of a head, by LANES lanes, N elements each at a time. Lanes look at the
+ * lse of one row each, and tell the others. Rows past the last are loaded as the last one. */
+template <class In, class Out, int N, int LANES>
+DEVICE void unmerge_rows_of(const struct merge_params &p, int64_t b, int64_t h, int64_t first) {
+    using in = unmerge_piece<In, N>;
+    const int lane = (int)threadIdx.x % LANES;
+    const int64_t mine = fill_least(first + lane % UNMERGE_ROWS, p.n - 1);
+    const float whole = *view_row<float>(p.lse[0], b, h, mine);
+    const float kept = *view_row<float>(p.lse[1], b, h, mine);
+    struct unmerge_row all[UNMERGE_ROWS] = {}, own = {};
+    for (int at = 0; at < p.d_v; at += LANES * N) {
+        const int d = at + lane * N;
+        in x[UNMERGE_ROWS], y[UNMERGE_ROWS];
+#pragma unroll
+        for (int r = 0; r < UNMERGE_ROWS; r++) {
+            const int64_t row = fill_least(first + r, p.n - 1);
+            if (d < p.d_v) {
+                x[r] = *reinterpret_cast<const in *>(view_row<In>(p.o[0], b, h, row) + d);
+                y[r] = *reinterpret_cast<const in *>(view_row<In>(p.o[1], b, h, row) + d);
+            }
+        }
+        if (at == 0) {
+            own = unmerge_row_of(whole, kept);
+#pragma unroll
+            for (int r = 0; r < UNMERGE_ROWS; r++) {
+                all[r].kept = __shfl_sync(WARP_ALL, own.kept, r, LANES);
+                all[r].inverse = __shfl_sync(WARP_ALL, own.inverse, r, LANES);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < UNMERGE_ROWS; r++) {
+            unmerge_piece<Out, N> out;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                from_f32(&out.x[i], unmerge_value(&all[r], to_f32(x[r].x[i]), to_f32(y[r].x[i])));
+            if (d < p.d_v && first + r < p.n)
+                *reinterpret_cast<unmerge_piece<Out, N> *>(view_row<Out>(p.o_out, b, h, first + r) +
+                                                           d) = out;
+        }
+    }
+    __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
+    if (lane < UNMERGE_ROWS && first + lane < p.n && p.lse_out.data)
+        *view_row<float>(p.lse_out, b, h, first + lane) = own.lse;
+}
+
 template <class In, class Out, int N, int LANES>
 static __global__ void __launch_bounds__(UNMERGE_THREADS)
     unmerge_rows(const __grid_constant__ struct merge_params p) {
-    constexpr int ROWS = UNMERGE_THREADS / LANES;
-    using in = unmerge_piece<In, N>;
-    const int lane = (int)threadIdx.x % LANES;
+    constexpr int ROWS = UNMERGE_THREADS / LANES * UNMERGE_ROWS;
     const int64_t pairs = p.rows / p.n; /* batches times heads */
-    for (int64_t bh = blockIdx.y; bh < pairs; bh += gridDim.y) {
-        const int64_t b = bh / p.heads, h = bh - b * p.heads;
+    for (int64_t bh = blockIdx.y; bh < pairs; bh += gridDim.y)
         for (int64_t first = (int64_t)blockIdx.x * ROWS; first < p.n;
-             first += (int64_t)gridDim.x * ROWS) {
-            const int64_t n = first + threadIdx.x / LANES;
-            const bool is = n < p.n;
-            const int64_t row = is ? n : p.n - 1;
-            const In *const whole = view_row<In>(p.o[0], b, h, row);
-            const In *const kept = view_row<In>(p.o[1], b, h, row);
-            Out *const rest = view_row<Out>(p.o_out, b, h, row);
-            const struct unmerge_row shares = unmerge_row_of(*view_row<float>(p.lse[0], b, h, row),
-                                                             *view_row<float>(p.lse[1], b, h, row));
-            for (int d = lane * N; is && d < p.d_v; d += LANES * N) {
-                const in x = *reinterpret_cast<const in *>(whole + d);
-                const in y = *reinterpret_cast<const in *>(kept + d);
-                unmerge_piece<Out, N> out;
-#pragma unroll
-                for (int i = 0; i < N; i++)
-                    from_f32(&out.x[i], unmerge_value(&shares, to_f32(x.x[i]), to_f32(y.x[i])));
-                *reinterpret_cast<unmerge_piece<Out, N> *>(rest + d) = out;
-            }
-            __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
-            if (is && lane == 0 && p.lse_out.data)
-                *view_row<float>(p.lse_out, b, h, row) = shares.lse;
-        }
-    }
+             first += (int64_t)gridDim.x * ROWS)
+            unmerge_rows_of<In, Out, N, LANES>(p, bh / p.heads, bh % p.heads,
+                                               first + threadIdx.x / LANES * UNMERGE_ROWS);
 }
 
 template <class In, class Out, int N, int LANES>
 static cudaError_t unmerge_launch_lanes(const struct merge_params *p, cudaStream_t stream) {
-    constexpr int ROWS = UNMERGE_THREADS / LANES;
+    constexpr int ROWS = UNMERGE_THREADS / LANES * UNMERGE_ROWS;
     const int64_t blocks = (p->n + ROWS - 1) / ROWS, pairs = p->rows / p->n;
     void *arguments[] = {(void *)p};
     return cudaLaunchKernel((const void *)unmerge_rows<In, Out, N, LANES>,

@@ -83,8 +83,8 @@ DEVICE void sm90_join_base(const struct attention_params &p, int32_t batch,
                            float (&m)[2], float (&l)[2], float (&below)[2], int begin) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int lane = warp_lane_here(), d_v = p.d_v;
-        asm volatile("" : "+r"(lane), "+r"(d_v)::"memory"); /* row by row: registers are short */
+        int lane = warp_lane_here(), left = p.d_v - begin;
+        asm volatile("" : "+r"(lane), "+r"(left)::"memory"); /* row by row: registers are short */
         const int row = lane / 4, dim = begin + lane % 4 * 2;
         const bool is = row < queries[h].rows;
         const int32_t query = queries[h].row + row;
@@ -96,7 +96,7 @@ DEVICE void sm90_join_base(const struct attention_params &p, int32_t batch,
 #pragma unroll
         for (int j = 0; j < shape::OUTPUTS / 4; j++) {
             float *const x = o + 4 * j + 2 * h;
-            const float2 two = base_add_pair(shares, x[0], x[1], from + 8 * j, begin + 8 * j < d_v);
+            const float2 two = base_add_pair(shares, x[0], x[1], from + 8 * j, 8 * j < left);
             x[0] = two.x, x[1] = two.y;
         }
     }
