@@ -30,7 +30,7 @@
 
 #include <tessera.h>
 
-enum { LAYERS = 3, HEADS = 12, TOKENS = 512, DIM = 32, STEPS = 50, REFRESH = 10 };
+enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, STEPS = 50, REFRESH = 10 };
 enum { GROUP = 64, GROUPS = TOKENS / GROUP, KEEP = 96, FORCED = 4, WORDS = TOKENS / 64 };
 
 typedef uint16_t f16;
@@ -51,7 +51,7 @@ static tess_plan *dense_plan, *kept_plan;
 static void *workspace, *dense_image, *kept_image;
 static size_t workspace_size;
 static struct memory *layers[LAYERS];
-static tokens model[3]; /* q, k and v of the file */
+static float model[3][HEADS][TOKENS][DIM]; /* q, k and v of the file */
 
 static void require(tess_status status, const tess_error *error) {
     if (status) {
@@ -295,6 +295,7 @@ static f16 narrow(float x) {
 static void model_read(const char *path) {
     static const char *const names[] = {"\"q\"", "\"k\"", "\"v\""};
     FILE *file = fopen(path, "rb");
+    static tokens stored;
     uint64_t length = 0;
     char header[4096] = "";
     int good = file && fread(&length, sizeof length, 1, file) == 1 && length < sizeof header &&
@@ -304,7 +305,9 @@ static void model_read(const char *path) {
         at = at ? strstr(at, "data_offsets\":[") : NULL;
         const long begin = at ? strtol(at + strlen("data_offsets\":["), NULL, 10) : -1;
         good = begin >= 0 && fseek(file, (long)(sizeof length + length) + begin, SEEK_SET) == 0 &&
-               fread(model[t], sizeof model[t], 1, file) == 1;
+               fread(stored, sizeof stored, 1, file) == 1;
+        for (int i = 0; i < HEADS * TOKENS * DIM; i++)
+            model[t][0][0][i] = wide(stored[0][0][i]);
     }
     if (file)
         fclose(file);
@@ -322,8 +325,8 @@ static void project(int l, double angle) {
     for (int t = 0; t < 3; t++)
         for (int i = 0; i < HEADS * TOKENS * DIM; i++) {
             const int h = i / (TOKENS * DIM), x = i % (TOKENS * DIM);
-            to[t][i] = narrow(near * wide(model[t][(h + l) % HEADS][0][x]) +
-                              far * wide(model[t][(h + l + 1) % HEADS][0][x]));
+            to[t][i] = narrow(near * model[t][(h + l) % HEADS][0][x] +
+                              far * model[t][(h + l + 1) % HEADS][0][x]);
         }
 }
 

@@ -237,7 +237,7 @@ class Planned:
     def kernels(self) -> dict[str, str]:
         """The kernel of each stage that the plan has."""
         found = {}
-        for stage in range(c.TESS_STAGE_SPMM_TRANSPOSED + 1):
+        for stage in range(c.TESS_STAGE_COLUMN_SUMS + 1):
             name = library.c.tess_plan_kernel(self.handle, stage)
             if name:
                 found[library.c.tess_stage_name(stage).decode()] = name.decode()

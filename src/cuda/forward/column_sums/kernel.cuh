@@ -28,9 +28,7 @@
 /* Shared memory. Rows of panels are 16 bytes apart beside their dims: ldmatrix meets no bank twice. */
 template <class T> struct sums_shared {
     static constexpr int ROW = SUMS_DIMS + 16 / (int)sizeof(T);
-    static constexpr int STAGES =
-        sizeof(T) == 2 ? 2 : 1; /* panels of 16 bits are loaded one ahead */
-    T k[STAGES][SUMS_KEYS][ROW], q[STAGES][SUMS_ROWS][ROW];
+    T k[SUMS_KEYS][ROW], q[SUMS_ROWS][ROW];
     struct sums_places places;
     float base[COLUMN_SUMS_ROWS]; /* reference of a row, base 2; +Inf: the row adds nothing */
 };
@@ -61,33 +59,32 @@ DEVICE void sums_load(T (*panel)[sums_shared<T>::ROW], const char *head, int64_t
 
 /* c[j][e] += products of a panel: key 16 warp + g + 8 (e / 2), row 8 j + 2 t + e % 2. */
 template <class T>
-DEVICE void sums_multiply(float (&c)[SUMS_ROWS / 8][4], const sums_shared<T> &s, int stage) {
+DEVICE void sums_multiply(float (&c)[SUMS_ROWS / 8][4], const sums_shared<T> &s) {
     const int lane = warp_lane(), key = (int)threadIdx.x / 32 * 16;
 #pragma unroll
     for (int d = 0; d < SUMS_DIMS; d += 16) {
         uint32_t a[4], b[4];
-        ldmatrix(a, shared_address(&s.k[stage][key + lane % 16][d + lane / 16 * 8]));
+        ldmatrix(a, shared_address(&s.k[key + lane % 16][d + lane / 16 * 8]));
 #pragma unroll
         for (int j = 0; j < SUMS_ROWS / 8; j += 2) {
-            ldmatrix(b, shared_address(
-                            &s.q[stage][8 * j + lane / 16 * 8 + lane % 8][d + lane / 8 % 2 * 8]));
+            ldmatrix(b,
+                     shared_address(&s.q[8 * j + lane / 16 * 8 + lane % 8][d + lane / 8 % 2 * 8]));
             mma_sync(c[j], a, b, T());
             mma_sync(c[j + 1], a, b + 2, T());
         }
     }
 }
-DEVICE void sums_multiply(float (&c)[SUMS_ROWS / 8][4], const sums_shared<float> &s, int stage) {
+DEVICE void sums_multiply(float (&c)[SUMS_ROWS / 8][4], const sums_shared<float> &s) {
     const int g = warp_lane() / 4, t = warp_lane() % 4, key = (int)threadIdx.x / 32 * 16 + g;
 #pragma unroll 2
     for (int d = 0; d < SUMS_DIMS; d += 4) {
-        const float4 k[2] = {*reinterpret_cast<const float4 *>(&s.k[stage][key][d]),
-                             *reinterpret_cast<const float4 *>(&s.k[stage][key + 8][d])};
+        const float4 k[2] = {*reinterpret_cast<const float4 *>(&s.k[key][d]),
+                             *reinterpret_cast<const float4 *>(&s.k[key + 8][d])};
 #pragma unroll
         for (int j = 0; j < SUMS_ROWS / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const float4 q =
-                    *reinterpret_cast<const float4 *>(&s.q[stage][8 * j + 2 * t + e % 2][d]);
+                const float4 q = *reinterpret_cast<const float4 *>(&s.q[8 * j + 2 * t + e % 2][d]);
                 const float4 x = k[e / 2];
                 c[j][e] += (x.x * q.x + x.y * q.y) + (x.z * q.z + x.w * q.w);
             }
@@ -139,8 +136,7 @@ DEVICE void sums_add(float (&sum)[2], const float (&c)[SUMS_ROWS / 8][4],
 
 DEVICE void sums_store(const struct column_sums_params &p, const struct sums_tile &tile,
                        int32_t key, float x) {
-    const int64_t at = tile.batch * p.lists.run.column_sums.stride[0] +
-                       tile.head * p.lists.run.column_sums.stride[1] +
+    const int64_t at = tile.batch * p.lists.run.column_sums.stride[0] + tile.head * p.lists.run.column_sums.stride[1] +
                        tile.row / p.lists.run.tile_rows * p.lists.run.column_sums.stride[2] + key;
     if (p.lists.run.sum_type == TESS_F32)
         static_cast<float *>(p.lists.run.column_sums.data)[at] = x;
@@ -156,59 +152,43 @@ DEVICE void sums_load_base(sums_shared<T> &s, const struct column_sums_params &p
                               tile.head * p.lists.run.reference.stride[1];
 #pragma unroll 1
     for (int r = (int)threadIdx.x; r < COLUMN_SUMS_ROWS; r += SUMS_THREADS) {
-        const float x =
-            r < tile.rows ? from[(tile.row + r) * p.lists.run.reference.stride[2]] : -INFINITY;
+        const float x = r < tile.rows ? from[(tile.row + r) * p.lists.run.reference.stride[2]] : -INFINITY;
         s.base[r] = x == -INFINITY ? INFINITY : x * (float)LOG2_E;
     }
 }
 
-/* Loads the panels of K and of Q of one product of a step: rows row ..., dims d ... */
-template <class T>
-DEVICE void sums_load_panels(sums_shared<T> &s, const struct column_sums_params &p,
-                             const struct sums_tile &tile, int32_t row, int32_t d, int stage) {
-    const struct attention_params &run = p.lists.run;
-    sums_load<T>(s.k[stage], attention_head<T>(run.k, tile.batch, tile.head_kv),
-                 run.k.stride[2] * (int64_t)sizeof(T), s.places.key, 0, 0, d, p, 1);
-    sums_load<T>(s.q[stage], attention_head<T>(run.q, tile.batch, tile.head),
-                 run.q.stride[2] * (int64_t)sizeof(T), NULL, tile.row + row, tile.row + tile.rows,
-                 d, p, run.q_scale);
-}
-
-/* A step: 64 places of a tile from `at` on. Products go through dims, then through rows. */
+/* A step: 64 places of a tile from `at` on. */
 template <class T>
 DEVICE void sums_step(sums_shared<T> &s, const struct column_sums_params &p,
                       const struct sums_tile &tile, int32_t at) {
-    constexpr int AHEAD = sums_shared<T>::STAGES - 1;
-    const int32_t across = (p.lists.run.d_qk + SUMS_DIMS - 1) / SUMS_DIMS;
-    const int32_t products = (tile.rows + SUMS_ROWS - 1) / SUMS_ROWS * across;
+    const struct attention_params &run = p.lists.run;
+    const char *const q = attention_head<T>(run.q, tile.batch, tile.head);
+    const char *const k = attention_head<T>(run.k, tile.batch, tile.head_kv);
     const int key = (int)threadIdx.x / 32 * 16 + warp_lane() / 4;
-    float sum[2] = {0, 0}, total[SUMS_ROWS / 8][4] = {};
-    const auto load = [&](int32_t i) {
-        if (i < products)
-            sums_load_panels(s, p, tile, i / across * SUMS_ROWS, i % across * SUMS_DIMS, i & AHEAD);
-        cp_async_commit();
-    };
+    float sum[2] = {0, 0};
     __syncthreads();
     if (threadIdx.x < SUMS_KEYS)
         sums_place(s.places, p, tile, at, (int)threadIdx.x);
-    __syncthreads();
-    if (AHEAD)
-        load(0);
 #pragma unroll 1
-    for (int32_t i = 0; i < products; i++) {
-        float part[SUMS_ROWS / 8][4] = {};
-        load(i + AHEAD);
-        cp_async_wait<AHEAD>();
-        __syncthreads();
-        sums_multiply(part, s, i & AHEAD);
+    for (int32_t row = 0; row < tile.rows; row += SUMS_ROWS) {
+        float total[SUMS_ROWS / 8][4] = {};
+#pragma unroll 1
+        for (int32_t d = 0; d < run.d_qk; d += SUMS_DIMS) {
+            float part[SUMS_ROWS / 8][4] = {};
+            __syncthreads();
+            sums_load<T>(s.k, k, run.k.stride[2] * (int64_t)sizeof(T), s.places.key, 0, 0, d, p, 1);
+            sums_load<T>(s.q, q, run.q.stride[2] * (int64_t)sizeof(T), NULL, tile.row + row,
+                         tile.row + tile.rows, d, p, run.q_scale);
+            cp_async_wait_all();
+            __syncthreads();
+            sums_multiply(part, s);
 #pragma unroll
-        for (int j = 0; j < SUMS_ROWS / 8; j++)
+            for (int j = 0; j < SUMS_ROWS / 8; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                total[j][e] = i % across ? total[j][e] + part[j][e] : part[j][e];
-        if (i % across == across - 1)
-            sums_add(sum, total, p, tile, s, i / across * SUMS_ROWS);
-        __syncthreads();
+                for (int e = 0; e < 4; e++)
+                    total[j][e] += part[j][e];
+        }
+        sums_add(sum, total, p, tile, s, row);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
