@@ -4,20 +4,21 @@
 #
 #   time = launch + items / multiprocessors * (item + steps * step)
 #
-# is linear in the four costs. Squares are of relative errors. Steps are of 64 keys; those of full keys are
-# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least.
+# is linear in the six costs. Squares are of relative errors. Steps are of 64 keys; those of full keys are
+# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least; else steps are of runs
+# where they are shorter than 64, a step.
 
 # Nanoseconds of a launch: lists that fill a device do not tell it. Of drawn shapes that take less than 30 us
 # (docs/notes/planning.md, "Launches").
 function launch(kernel) {
     if (kernel ~ /sm90.*_r64$/) return 3200
     if (kernel ~ /sm90_d(512|576|768|1024)/) return 9000
-    return kernel ~ /sm90/ ? 4200 : 6500
+    return kernel ~ /sm90/ ? 3800 : 6000
 }
 
 function add(key, n, x, ns, first, i, j) {
-    for (i = 1; i <= 4; i++) {
-        for (j = 1; j <= 4; j++) squares[key, i, j] += x[i] * x[j] / (ns * ns)
+    for (i = 1; i <= COSTS; i++) {
+        for (j = 1; j <= COSTS; j++) squares[key, i, j] += x[i] * x[j] / (ns * ns)
         right[key, i] += x[i] * (ns - first) / (ns * ns)
         kept[key, n, i] = x[i]
     }
@@ -26,36 +27,38 @@ function add(key, n, x, ns, first, i, j) {
 
 # Solves the normal equations by elimination; a cost that no list of the key has is 0, and none is negative.
 function solve(key, i, j, k, most, pivot, t) {
-    for (i = 1; i <= 4; i++) {
-        for (j = 1; j <= 4; j++) a[i, j] = squares[key, i, j]
-        a[i, 5] = right[key, i]
+    for (i = 1; i <= COSTS; i++) {
+        for (j = 1; j <= COSTS; j++) a[i, j] = squares[key, i, j]
+        a[i, COSTS + 1] = right[key, i]
         if (a[i, i] == 0) a[i, i] = 1
     }
-    for (k = 1; k <= 4; k++) {
+    for (k = 1; k <= COSTS; k++) {
         pivot = k
-        for (i = k + 1; i <= 4; i++) if (a[i, k] ^ 2 > a[pivot, k] ^ 2) pivot = i
-        for (j = k; j <= 5; j++) { t = a[k, j]; a[k, j] = a[pivot, j]; a[pivot, j] = t }
+        for (i = k + 1; i <= COSTS; i++) if (a[i, k] ^ 2 > a[pivot, k] ^ 2) pivot = i
+        for (j = k; j <= COSTS + 1; j++) { t = a[k, j]; a[k, j] = a[pivot, j]; a[pivot, j] = t }
         if (a[k, k] == 0) return 0
-        for (i = 1; i <= 4; i++) if (i != k) {
+        for (i = 1; i <= COSTS; i++) if (i != k) {
             most = a[i, k] / a[k, k]
-            for (j = k; j <= 5; j++) a[i, j] -= most * a[k, j]
+            for (j = k; j <= COSTS + 1; j++) a[i, j] -= most * a[k, j]
         }
     }
-    for (i = 1; i <= 4; i++) {
-        t = a[i, 5] / a[i, i]
+    for (i = 1; i <= COSTS; i++) {
+        t = a[i, COSTS + 1] / a[i, i]
         cost[i] = t > 0 ? t : 0
     }
     return 1
 }
 
+BEGIN { COSTS = 6 } # an item; steps plain, masked, of runs, of masked runs, gathered
+
 {
     key = $1 " " $2
     if (!(key in lists)) order[++keys] = key
     per = $4 / multiprocessors
+    for (i = 2; i <= COSTS; i++) x[i] = 0
     x[1] = per
-    x[2] = $3 < 8 ? 0 : per * $5 / 64
-    x[3] = per * $6 / 64
-    x[4] = $3 < 8 ? per * $5 / 64 : 0
+    x[$3 < 8 ? 6 : $3 < 64 ? 4 : 2] = per * $5 / 64
+    x[$3 < 64 ? 5 : 3] = per * $6 / 64
     add(key, ++lists[key], x, 1e6 * $7, launch($1))
 }
 
@@ -64,21 +67,23 @@ END {
         key = order[k]
         split(key, name, " ")
         first = launch(name[1])
-        if (lists[key] < 6 || !solve(key)) {
+        if (lists[key] < 8 || !solve(key)) {
             print "fit: " key ": too few lists, left out" >"/dev/stderr"
             continue
         }
         worst = 0
         for (n = 1; n <= lists[key]; n++) {
             sum = first
-            for (i = 1; i <= 4; i++) sum += cost[i] * kept[key, n, i]
+            for (i = 1; i <= COSTS; i++) sum += cost[i] * kept[key, n, i]
             off = sum / time[key, n] - 1
             if (off ^ 2 > worst ^ 2) worst = off
         }
         sub(/^cuda_attention_/, "", name[1])
         if (name[1] != open) printf "%sCUDA_COSTS(%s", open ? ")\n" : "", name[1]
         open = name[1]
-        printf ",\n           {%d, %.4g, %.4g, %.4g, %.4g, %.4g}", name[2], first, cost[1], cost[2], cost[3], cost[4]
+        printf ",\n           {%d, %.4g", name[2], first
+        for (i = 1; i <= COSTS; i++) printf ", %.4g", cost[i]
+        printf "}"
         printf "fit: %s: %+.1f %% at most\n", key, 100 * worst >"/dev/stderr"
     }
     if (open) print ")"

@@ -4,9 +4,10 @@
 #
 # FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
 # regular expression (default: the forward of bf16, whose f16 twins have the same costs, and of f32), OUT the file
-# ($OUT/costs.def where $OUT is set). For each kernel and tile height six lists are timed that fill the device
-# in whole waves; bench/fit.awk solves for launch, item and steps (docs/design/lists.md, "Measured costs").
-# Fourteen minutes for all kernels, LIMIT seconds at most: what that cuts short is named, and its kernels are left out.
+# ($OUT/costs.def where $OUT is set). For each kernel and tile height eight lists are timed that fill the device
+# in whole waves, by bench/peers/choices.py ($PYTHON, default python3, has PyTorch); bench/fit.awk solves for launch,
+# item and steps (docs/design/lists.md, "Measured costs").
+# About two minutes for all kernels, LIMIT seconds at most: what that cuts short is named, and its kernels are left out.
 # Exit status: 0 all is written, 1 a step failed, 3 some kernels are left out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -41,11 +42,13 @@ case_of() {
 
 # lists_of KERNEL ROWS: a line for each list: the case in full, kernel, rows, keys of a block, items, full and
 # masked keys of an item. One step, and of twice the heads; 12 and 32 steps; rows of blocks half as high as the
-# tile, which leave masks; single keys, which are gathered. Fails where the kernel refuses one.
+# tile, which leave masks; single keys, which are gathered; runs of 8 keys, of blocks
+# as high and half as high. Fails where the kernel refuses one.
 lists_of() {
     local heads=$heads list
     for list in "$heads ${2}x64 .015625" "$((2 * heads)) ${2}x64 .015625" "$heads ${2}x64 .1875" \
-        "$heads ${2}x64 .5" "$heads $(($2 / 2))x64 .25" "$heads ${2}x1 .25"; do
+        "$heads ${2}x64 .5" "$heads $(($2 / 2))x64 .25" "$heads ${2}x1 .25" \
+        "$heads ${2}x8 .25" "$heads $(($2 / 2))x8 .25"; do
         # shellcheck disable=SC2086 # three words
         "$tessera" plan "$(case_of "$1" "$2" $list)" 2>/dev/null >"$work/plan" || return
         awk -v of="$1 $2" -v block="${list#*x}" '
@@ -65,27 +68,29 @@ lists_of() {
 [ -s "$work/design" ] || { echo "bench/fit.sh: no kernel of this machine matches $kernels" >&2; exit 1; }
 echo "bench/fit.sh: $card, $multiprocessors multiprocessors: $(wc -l <"$work/design") timings"
 cut -d ' ' -f 1 "$work/design" >"$work/cases"
-"$tessera" bench --replay --seconds 0.02 --time-limit $limit --sweep "$work/cases" --csv "$work/times.csv" ||
-    { echo 'bench/fit.sh: the timing failed' >&2; exit 1; }
+"${PYTHON:-python3}" bench/peers/choices.py --quiet --seconds $limit --library "$folder/libtessera.so" \
+    --csv "$work/times.csv" "$work/cases"
+[ -s "$work/times.csv" ] || { echo 'bench/fit.sh: the timing failed' >&2; exit 1; }
 
 # The lists that were timed, and their milliseconds.
 awk -f bench/csv.awk -f <(cat <<'END'
-FNR == 1 && NR > 1 { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i; next }
-NR == FNR { name = $1; sub(/^[^ ]* /, ""); design[name] = $0; next }
-{ cut($0, cells); print design[cells[column["case"]]], cells[column["ms"]] }
+NR == 1 { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i; next }
+NR == FNR { cut($0, cells); ms[cells[column["case"]]] = cells[column["ms"]]; next }
+{ name = $1; sub(/^[^ ]* /, "") }
+ms[name] > 0 { print $0, ms[name] }
 END
-) "$work/design" "$work/times.csv" >"$work/timings"
+) "$work/times.csv" "$work/design" >"$work/timings"
 
 {
     echo "/* Costs of fused kernels, written by bench/fit.sh: $card, commit $commit. Not to be edited."
     echo ' * Nanoseconds: of a launch; of one multiprocessor, kept busy, an item, and steps of 64 keys: plain,'
-    echo ' * masked, gathered.'
+    echo ' * masked, both in runs of 8 keys, gathered.'
     echo ' *'
-    echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, gathered} ...)'
+    echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, runs, masked_runs, gathered} ...)'
     echo ' */'
     awk -v multiprocessors="$multiprocessors" -f bench/fit.awk "$work/timings"
 } >"$work/costs.def" || exit 1
 cp "$work/costs.def" "$out"
 fitted=$(grep -c '^ *{' "$out")
 echo "bench/fit.sh: $fitted costs in $out after $((SECONDS - began)) s"
-[ "$fitted" -eq $(($(wc -l <"$work/cases") / 6)) ] || exit 3
+[ "$fitted" -eq $(($(wc -l <"$work/cases") / 8)) ] || exit 3

@@ -105,7 +105,7 @@ static const struct key keys[] = {
     {"form", WORD, FIELD(form), 0, form_words,
      "indices, rows, bits, ranges or mask (of a pattern, too); indices"},
     {"select", TEXT, FIELD(select), 0, NULL,
-     "lists by scores: topk(K) or threshold(X), +first(N), +last(N); none"},
+     "of scores: topk(K) or threshold(X), +first(N), +last(N); none"},
     {"entries", LETTERS, FIELD(entries), 0, entry_letters,
      "topk: how lists are drawn, letters (semantics.md); ascending"},
     {"cut", WORD, FIELD(cut), 0, cut_words, "topk: none, causal, window or ahead; none"},
@@ -242,7 +242,7 @@ static int read_item(struct lab_case *c, char *item, const char *given[N_KEYS + 
         given[n] = keys[k].name;
         return read_value(&keys[k], equals + 1, c, why);
     }
-    char names[360] = "";
+    char names[400] = "";
     for (size_t k = 0; k < N_KEYS; k++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
                  keys[k].name);

@@ -47,10 +47,15 @@ static int64_t run_keys(const struct trial *t) {
     return keys;
 }
 
-/* Nanoseconds that a step takes more where it is copied in runs: as if gathered by those of 8 keys. */
-static double runs_more(const struct trial *t, const struct step_cost *s) {
-    const double halvings = log2((double)KERNEL_TILE_KEYS / (double)run_keys(t));
-    return (s->gathered - s->plain) * fmin(1, halvings / 3);
+/* Nanoseconds of a step of keys that all rows list, or some: between those of its longest runs and of STEP_RUN. Copies
+ * cost more by halvings of a run, masks by each run. Keys of shorter ones are gathered. */
+static double step(const struct trial *t, const struct step_cost *s, int masked) {
+    const double runs = (double)KERNEL_TILE_KEYS / (double)run_keys(t);
+    const double most = (double)KERNEL_TILE_KEYS / STEP_RUN;
+    if (runs > most)
+        return (masked ? s->masked_runs : s->runs) + s->gathered - s->runs;
+    return masked ? s->masked + (s->masked_runs - s->masked) * (runs - 1) / (most - 1)
+                  : s->plain + (s->runs - s->plain) * log2(runs) / log2(most);
 }
 
 /* Nanoseconds that a step takes more where scores are modified: of all rows that are computed. */
@@ -70,7 +75,7 @@ double cost_item(const struct trial *t) {
 
 double cost_key(const struct trial *t) {
     const struct step_cost *s = t->kernel->steps ? step_cost(t) : NULL;
-    return s ? device_seconds(t, s->plain + runs_more(t, s) + modifiers_more(t)) / KERNEL_TILE_KEYS
+    return s ? device_seconds(t, step(t, s, 0) + modifiers_more(t)) / KERNEL_TILE_KEYS
              : key_cost(t, cost_dims(t), tile_rows(t));
 }
 
@@ -130,9 +135,8 @@ static double groups_more(const struct trial *t, const struct step_cost *s) {
 static double cost_steps(const struct trial *t) {
     const struct step_cost *s = step_cost(t);
     const double tiles = t->sums->tiles, keys = t->sums->full_keys + t->sums->masked_keys;
-    const double plain = t->sums->full_keys * s->plain + t->sums->masked_keys * s->masked;
-    const double steps = (plain + keys * (runs_more(t, s) + modifiers_more(t))) / KERNEL_TILE_KEYS +
-                         groups_more(t, s);
+    const double all = t->sums->full_keys * step(t, s, 0) + t->sums->masked_keys * step(t, s, 1);
+    const double steps = (all + keys * modifiers_more(t)) / KERNEL_TILE_KEYS + groups_more(t, s);
     const double ends = tiles * (double)(KERNEL_TILE_KEYS - run_keys(t)) / 2;
     return device_seconds(t, tiles * s->item + (keys > 0 ? steps * (1 + ends / keys) : 0));
 }

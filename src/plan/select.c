@@ -254,6 +254,13 @@ static const struct lists_sums *estimate(struct estimates *e, int32_t rows, tess
     return &e->sums[i];
 }
 
+/* Whether tiles are pieces of block rows, of several heads, that a tile of half the heads would have in one: its
+ * list is not longer, and not cut between pieces. */
+static int is_pieces(const struct premises *p, const struct trial *t) {
+    return t->tile_heads > 1 && 2 * t->rows <= p->problem->n_q &&
+           t->block_rows % (2 * t->rows) == 0;
+}
+
 /* Whether the trial's height is left out: tiles do not fit, or kernel or problem asks for others, packed
  * heads counted. */
 static int height_out(const struct premises *p, const struct pass *pass, const struct trial *t) {
@@ -262,6 +269,7 @@ static int height_out(const struct premises *p, const struct pass *pass, const s
     const int is_short = t->rows < t->block_rows && t->rows * t->tile_heads < family->packed_rows;
     return !t->tile_heads || !height_fits(p, t->kernel, t->rows) ||
            (family->packing == PACK_FULL && !asked && is_short) ||
+           (family->packing != PACK_POWERS && !asked && is_pieces(p, t)) ||
            (pass->joint && t->rows < family->joint_rows) || (asked && asked != t->rows);
 }
 

@@ -23,6 +23,7 @@ static void checks(void **state) {
 static void column_sums(void **state) {
     (void)state;
     cases_are_right("tests/cases/column_sums.txt", TESS_CUDA);
+    cases_are_right("tests/cases/sm90_column_sums.txt", TESS_CUDA);
 }
 
 static void shared_inputs(void **state) {

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 
 /* Timings of one H200, by kernels of today; those of other files have become faster since. */
-static const char *const files[] = {"fuzz", "fuzz_changed", "plans", "tiles", "tiles_fit", "turns"};
+static const char *const files[] = {"fuzz",      "fuzz_changed", "plans",  "tiles",
+                                    "tiles_fit", "turns",        "choices"};
 
 /* Limits of the test: blocks of a pattern at most, were it dense; and today's regret, rounded up. A
  * choice of costs that is better lowers the numbers; none may raise them. */

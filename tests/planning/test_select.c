@@ -290,7 +290,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
     } cases[] = {
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
         {"window(1000,0)", 128, 128, 64, 0, 0, 0.5, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d128"},
+        {"random(0.02,1)", 128, 128, 8, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r64"},
         {"random(0.01,1)", 64, 64, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r64"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 100, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0, 90, 101376, "cuda_attention_bf16_d128"},

@@ -51,4 +51,4 @@ spoilt 'an argument' device/launch.cuh 's|launch_shared(const void \*kernel)|lau
 spoilt 'another number' device/launch.cuh 's|MOST < room ? MOST : room|room|'
 spoilt 'a cache preference' host/device.c 's|^    cudaFree(memory);|    cudaDeviceSetCacheConfig(1);|'
 spoilt 'lists of the host' decode/keys.cuh 's|work/views.cuh|work/gather.cuh|'
-spoilt 'a read-only load' work/item.cuh 's|length\[tile\.batch\]|__ldg(length + tile.batch)|'
+spoilt 'a read-only load' work/item.cuh 's|p\.lengths\[tile\.batch\]|__ldg(p.lengths + tile.batch)|'

@@ -161,7 +161,8 @@ static void pool_of(tess_backend backend, tess_type type, tess_type to, tess_poo
 }
 
 void pools_are_right(tess_backend backend) {
-    static const int64_t sizes[][3] = {{130, 64, 64}, {7, 5, 3}, {300, 128, 16}, {65, 40, 1}};
+    static const int64_t sizes[][3] = {
+        {130, 64, 64}, {7, 5, 3}, {300, 128, 16}, {65, 40, 1}, {600, 40, 300}};
     for (int mode = TESS_POOL_MEAN; mode <= TESS_POOL_LSE; mode++)
         for (int type = TESS_F32; type <= TESS_BF16; type++)
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -294,7 +295,8 @@ void scores_are_right(tess_backend backend) {
     static const struct score_sizes sizes[] = {
         {2, 2, 2, 1000, 1000, 64, 16, 16, 0, 1, 0}, {4, 2, 2, 500, 700, 128, 64, 16, 0, 1, 1},
         {4, 1, 4, 9, 90, 40, 1, 1, 0, 0, 1},        {3, 3, 3, 70, 70, 17, 8, 8, 0, 0, 0},
-        {2, 1, 1, 30, 300, 64, 1, 16, 1, 1, 1},     {6, 2, 2, 40, 20, 8, 4, 4, 0, 1, 1}};
+        {2, 1, 1, 30, 300, 64, 1, 16, 1, 1, 1},     {6, 2, 2, 40, 20, 8, 4, 4, 0, 1, 1},
+        {1, 1, 1, 1250, 560, 200, 8, 8, 0, 1, 0}};
     for (int type = TESS_F32; type <= TESS_BF16; type++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             score_case(backend, (tess_type)type, &sizes[i], i % 2 ? LAB_PADDED : LAB_BNHD);

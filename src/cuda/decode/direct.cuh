@@ -278,7 +278,7 @@ DEVICE struct decode_item direct_item_here(const struct decode_params &p, int32_
     const uint32_t unit = fill_quotient(block, parts);
     const uint32_t pack = fill_quotient(unit, (uint32_t)p.tiles);
     *tile = (int32_t)(unit - pack * (uint32_t)p.tiles);
-    return {filled_tile_at(p, (int32_t)pack, *tile, NULL), 0, (int32_t)parts, 0, 0};
+    return {filled_tile_at(p, (int32_t)pack, *tile), 0, (int32_t)parts, 0, 0};
 }
 
 /* The owner's part, after sums: apart, so that it takes no register from them. */

@@ -27,12 +27,11 @@ DEVICE int cluster_rank(void) {
     return rank;
 }
 
-/* Cluster barrier: what each thread block wrote to its shared memory before it arrives is visible to the
- * others after their waits. */
+/* Cluster barrier in two: after its wait, all thread blocks have arrived. Arriving orders no stores. */
 DEVICE void cluster_arrive(void) {
     __syncwarp();
 #if ARCHITECTURE_CLUSTERS
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 DEVICE void cluster_arrived(void) {
@@ -41,9 +40,15 @@ DEVICE void cluster_arrived(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
+
+/* Cluster barrier: what each thread block wrote to its shared memory before is visible to the others after. */
 DEVICE void cluster_wait(void) {
-    cluster_arrive();
-    cluster_arrived();
+    __syncwarp();
+#if ARCHITECTURE_CLUSTERS
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+#endif
 }
 
 /* The value at the address of `at` in the shared memory of thread block `rank`. */

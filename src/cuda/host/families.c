@@ -256,12 +256,11 @@ static double modified_score(const struct problem *problem) {
     return (m->softcap != 0 ? .057 : 0) + (m->alibi ? .06 : 0) + (m->dropped ? .115 : 0);
 }
 
-/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. `even`: a
- * tile's mean of keys over its most. Time of a short last wave: docs/notes/planning.md, "Short waves". */
-static double waves(double tiles, double workers, double multiprocessors, double even) {
+/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. Time of a short
+ * last wave: docs/notes/planning.md, "Short waves". */
+static double waves(double tiles, double workers, double multiprocessors) {
     const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
-    const double lost = rest > 0 ? (1 - rest / workers) * alone : 0;
-    return tiles / workers + (tiles > workers ? even : 1) * lost;
+    return tiles / workers + (rest > 0 ? (1 - rest / workers) * alone : 0);
 }
 
 /* Parts of an average tile, at most. */
@@ -277,8 +276,14 @@ static double items_of(const struct trial *t, double tiles) {
     return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
 }
 
+/* Parts of split tiles: one for each CTA, where lists have keys for so many. */
+static double split_items(const struct trial *t, double tiles, double workers) {
+    const double keys = (t->sums->full_keys + t->sums->masked_keys) * t->heads / t->tile_heads;
+    return fmin(workers, fmax(tiles, floor(keys / (double)cost_part_keys(t))));
+}
+
 /* Seconds until the last CTA ends, on a device that is never idle. Each CTA takes whole items; or long tiles
- * are split, a part for each CTA, and combined. */
+ * are split, and combined. */
 static double drained_seconds(const struct trial *t) {
     const struct cuda_family *family = cuda_family_of(t->kernel);
     const struct lists_sums *sums = t->sums;
@@ -287,13 +292,15 @@ static double drained_seconds(const struct trial *t) {
     if (workers <= 1 || tiles <= 0 || (!family->waves && tiles < workers))
         return seconds;
     const double items = items_of(t, tiles);
-    const double even = (sums->full_keys + sums->masked_keys) / (sums->tiles * sums->most_keys);
-    const double n = family->waves ? waves(items, workers, t->target->multiprocessors, even)
-                                   : ceil(items / workers);
+    const double n =
+        family->waves ? waves(items, workers, t->target->multiprocessors) : ceil(items / workers);
     const double whole = seconds / items * workers * n;
-    if (t->kernel->family->combine == 0 || parts_most(t) < 2)
+    if (t->kernel->family->combine == 0 || sums->most_keys < 2 * (double)cost_part_keys(t))
         return whole;
-    return fmin(whole, seconds + t->kernel->family->combine + workers * cost_part(t));
+    const double parts = split_items(t, tiles, workers);
+    return fmin(whole,
+                seconds / parts * workers * waves(parts, workers, t->target->multiprocessors) +
+                    t->kernel->family->combine + parts * cost_part(t));
 }
 
 /* Seconds that count masked keys twice: three consumers wait for the masks of each (docs/notes/planning.md). */

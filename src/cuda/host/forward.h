@@ -41,9 +41,6 @@ struct base_params {
 struct attention_params {
     struct attention_image image;
     struct rows_view q, k, v, o, lse;
-    struct base_params base;
-    struct rows_view reference, column_sums; /* views of kernels that write column sums */
-    tess_type sum_type;
     float *slots;
     int64_t n_items, n_combines; /* at most: what grids are sized by */
     int32_t granule_bits;        /* log2 of the granule's size */
@@ -62,6 +59,9 @@ struct attention_params {
     float q_scale, score_scale;
     struct modify_params modify;
     const struct image_header *header;
+    struct base_params base;
+    struct rows_view reference, column_sums; /* views of kernels that write column sums */
+    tess_type sum_type;
 };
 
 /* CTAs of a tensor-core kernel on a multiprocessor, for heads of up to `head` dims and tiles of `rows` rows.

@@ -53,7 +53,10 @@ tess_status cuda_score_run(const struct score_args *args, tess_error *error) {
                                    .n_kv = (int32_t)args->n_kv,
                                    .bounds = args->bounds,
                                    .causal = args->causal,
-                                   .scale = (float)args->scale};
+                                   .scale = (float)args->scale,
+                                   .vector = rows_whole(&args->q, args->d, 16) &&
+                                             rows_whole(&args->k, args->d, 16),
+                                   .even = rows_whole(&args->scores, args->columns, 8)};
     const bool pairs = args->q.type != TESS_F32 && !args->bounds &&
                        rows_whole(&args->q, args->d, 4) && rows_whole(&args->k, args->d, 4);
     return answered(cuda_score(&p, args->q.type, pairs, args->stream), "tess_pool_score",

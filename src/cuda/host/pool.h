@@ -15,6 +15,8 @@ struct pool_params {
     tess_pool_mode mode;
     tess_type type; /* type of pooled elements */
     bool vector;    /* rows of x are whole, aligned pieces of 16 bytes */
+    int32_t
+        columns; /* pieces, or elements, of a row that a CTA has at a time: the launch sets them */
 };
 
 struct score_params {
@@ -24,6 +26,8 @@ struct score_params {
     int32_t heads_q, heads_kv, heads, rows, columns, d;
     int32_t block_q, block_kv, n_q, n_kv, bounds, causal;
     float scale;
+    bool vector; /* rows of q and k are whole, aligned pieces of 16 bytes */
+    bool even;   /* rows of scores are whole, aligned pieces of 8 bytes */
 };
 
 struct columns_params {

@@ -1,7 +1,7 @@
 /*
  * A base that a run starts from (tess_base), joined to rows of O in f32 as they leave registers, by epilogues of whole
  * tiles and by the combine of split ones. Whether there is a base is alike for all threads: runs without it keep
- * their bits. The thread that stores an element has read the base's, so that both may be the same memory.
+ * their bits. An element of the base is read before that of o is stored, so that both may be the same memory.
  */
 #ifndef TESSERA_CUDA_BASE_CUH
 #define TESSERA_CUDA_BASE_CUH
@@ -32,9 +32,9 @@ DEVICE struct base_shares base_join(const struct attention_params &p, int32_t b,
     }
     const float below = modify_denominator(p.modify, h, m, l);
     const float inverse = below == 0 ? 0 : 1 / below;
-    /* Alone, the base has all of the row to the last bit. */
-    return {some ? own * inverse * p.modify.kept : 0,
-            adds || weight == below ? 1 : weight * inverse};
+    /* Alone, the base has all of the row, to the last bit. */
+    const bool alone = weight > 0 && weight == below;
+    return {some ? own * inverse * p.modify.kept : 0, adds || alone ? 1 : weight * inverse};
 }
 
 template <class T>

@@ -31,9 +31,9 @@ struct filled_tile {
     int32_t first;     /* key position of query 0 */
 };
 
-/* length: keys that the tile's batch has today, of each batch. */
+/* Tile `number` of a list, of packed heads `batch_head`; `first` is left to the caller. */
 DEVICE struct filled_tile filled_tile_at(const struct decode_params &p, int32_t batch_head,
-                                         int32_t number, const int32_t *length) {
+                                         int32_t number) {
     const struct attention_params &run = p.run;
     const int32_t first = batch_head * run.tile_heads;
     const int32_t heads = (int32_t)p.image.heads; /* heads of a batch, with lists of their own */
@@ -46,11 +46,12 @@ DEVICE struct filled_tile filled_tile_at(const struct decode_params &p, int32_t 
     tile.T = list * p.tiles + number;
     tile.row = filled_tile_query(p, number);
     tile.rows = filled_tile_query(p, number + 1) - tile.row;
-    tile.first = (length ? length[tile.batch] : p.given.n_kv) - run.n_q;
     return tile;
 }
 DEVICE struct filled_tile filled_tile_of(const struct decode_params &p, const struct work_item &w) {
-    return filled_tile_at(p, w.batch_head, w.tile, p.lengths);
+    struct filled_tile tile = filled_tile_at(p, w.batch_head, w.tile);
+    tile.first = p.lengths[tile.batch] - p.run.n_q;
+    return tile;
 }
 
 #endif
