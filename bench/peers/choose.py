@@ -150,7 +150,7 @@ def lists(rows, n, share):
 
     yield "tessera", convert
     yield "check", lambda: same(held["columns"].indices[held["columns"].indices >= 0], x.nonzero()[:, 1], "columns")
-    yield "torch", lambda: x.nonzero()
+    yield "torch_nonzero", lambda: x.nonzero()
 
 
 def pack(rows, n):
@@ -217,6 +217,7 @@ def measure(line, rounds):
             if name != "check":
                 replays[name] = turns.Replay(x, "cuda", capture=not name.endswith("nonzero"))
                 last["timing"] = replays[name].timing
+                replays[name].once()  # what a capture has allocated is written by a replay
         except Exception as why:  # each is a row that says so
             last["absent"] = str(why).strip().split("\n")[0][:160] or type(why).__name__
             replays.pop(last["who"], None)
