@@ -167,7 +167,7 @@ set_tests_properties(cuda cuda_base cuda_bits cuda_fill cuda_order cuda_pool cud
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention base caches gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention base caches column_sums gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)

@@ -128,6 +128,8 @@ static void plans_say_which_lists_need_no_image(void **state) {
         const int64_t n_kv = 1 << 19;
         tess_device_pattern lists = tess_device_pattern_blocks(
             NULL, NULL, 1, 1, cases[i].n_q, n_kv, cases[i].block_q, cases[i].block_kv, cases[i].k);
+        if (cases[i].type == TESS_F32)
+            p.k_type = p.v_type = TESS_BF16;
         p.type = cases[i].type, p.heads_q = cases[i].heads, p.heads_kv = 1;
         p.batch = 1, p.n_q = cases[i].n_q, p.n_kv = n_kv, p.d_qk = p.d_v = 128;
         tess_error error = tess_error_init();

@@ -24,7 +24,9 @@ static void heights_can_be_asked_for(void **state) {
             tess_problem problem = problem_for_all(256);
             problem.kernel = cpu->kernels[k].name;
             problem.tile_rows = *rows;
-            if (cpu->kernels[k].stage != TESS_STAGE_ATTENTION)
+            if (cpu->kernels[k].stage == TESS_STAGE_COLUMN_SUMS)
+                problem.sum_rows = *rows;
+            else if (cpu->kernels[k].stage != TESS_STAGE_ATTENTION)
                 problem.operation = TESS_ATTENTION_BACKWARD;
             height_is_had(&problem, pattern);
             if (problem.operation == TESS_ATTENTION)

@@ -113,8 +113,6 @@ DEVICE uint32_t decode_look_up(struct decode_place *places, int n, const struct 
  *
  *   | the shape's own | Q [16][D] | O [parts][16][DV / parts, padded] f32 | m, l of rows g, g + 8: [parts][8] x 4 f32 |
  *   | barriers | entries |
- *
- * Before it is sent, O stands where the stages were: [owners][16][DV / parts, padded].
  */
 template <class base> struct direct_shape : base {
     static constexpr bool Q_APART = true;
@@ -128,7 +126,6 @@ template <class base> struct direct_shape : base {
     static constexpr int ENTRIES = FULL + 8;
     static constexpr int BYTES = ENTRIES + (int)sizeof(struct direct_entries);
     static_assert(base::M == 16 && !base::SPLIT, "rows of one group");
-    static_assert(4 * 16 * (base::DV + PAD * MOST) <= base::STAGES * base::STAGE, "O in the ring");
     static_assert(4 * 16 * (MOST + 2) <= 4 * base::M * base::S_PITCH, "weights where S was");
 };
 
@@ -144,16 +141,15 @@ template <class shape> DEVICE int direct_share(int parts) {
     return 16 * (direct_own<shape>(parts) + shape::PAD);
 }
 
-/* Sends m and l to all owners, from warps of the first dims, and O to those of its dims, where a row has weights: all
- * warps of a CTA have the same m. */
+/* Sends m and l to all owners, from warps of the first dims, and this warp's O to the owners of its dims, where a row
+ * has weights: all warps of a CTA have the same m. */
 template <class shape>
-DEVICE void direct_push(char *memory, uint32_t shared,
+DEVICE void direct_push(uint32_t shared,
                         const struct attention_state<typename shape::T, shape::DIMS_O, 16> &state) {
     const float lower = attention_lower<typename shape::T>();
     const int parts = cluster_size(), part = cluster_rank(), lane = warp_lane();
-    const int own = direct_own<shape>(parts), bits = __ffs(own) - 1,
-              share = direct_share<shape>(parts);
-    const int first = decode_column<shape>() * shape::DIMS_O;
+    const int own = direct_own<shape>(parts), bits = __ffs(own) - 1;
+    const int first = decode_column<shape>() * shape::DIMS_O, row = lane / 4 + lane % 2 * 8;
     if (first == 0)
         for (int owner = lane % 4; owner < parts; owner += 4)
             store_remote(cluster_address(
@@ -162,24 +158,23 @@ DEVICE void direct_push(char *memory, uint32_t shared,
                          cluster_address(shared + shape::TOLD, owner));
     if (!__any_sync(WARP_ALL, fmaxf(state.m[0], state.m[1]) > -INFINITY))
         return;
-    float *const staged = reinterpret_cast<float *>(memory);
 #pragma unroll
     for (int d = 0; d < shape::DIMS_O / 8; d++) {
         const float *const c = state.o[0][d];
-        const int dim = first + 8 * d + lane % 4 * 2;
-        float *const to = staged + (dim >> bits) * share + (dim & (own - 1));
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            *reinterpret_cast<float2 *>(to + (lane / 4 + 8 * r) * (own + shape::PAD)) = {
-                c[2 * r] * lower, c[2 * r + 1] * lower};
-    }
-    proxy_fence();
-    __syncthreads();
-    if ((int)threadIdx.x < parts) {
-        const int owner = (int)threadIdx.x;
-        bulk_copy_remote(cluster_address(shared + (uint32_t)(shape::O + 4 * part * share), owner),
-                         shared + (uint32_t)(4 * owner * share), (uint32_t)(4 * share),
-                         cluster_address(shared + shape::FULL, owner));
+        float x[4] = {c[0], c[1], c[2], c[3]};
+        /* Lanes of a pair exchange: even ones have four dims of row g then, odd ones of row g + 8. */
+        const float low = __shfl_xor_sync(WARP_ALL, lane % 2 ? x[0] : x[2], 1);
+        const float high = __shfl_xor_sync(WARP_ALL, lane % 2 ? x[1] : x[3], 1);
+        if (lane % 2)
+            x[0] = low, x[1] = high;
+        else
+            x[2] = low, x[3] = high;
+        const int dim = first + 8 * d + lane % 4 / 2 * 4, owner = dim >> bits;
+        const int at =
+            part * direct_share<shape>(parts) + row * (own + shape::PAD) + (dim & (own - 1));
+        store_remote(cluster_address(shared + (uint32_t)(shape::O + 4 * at), owner),
+                     {x[0] * lower, x[1] * lower, x[2] * lower, x[3] * lower},
+                     cluster_address(shared + shape::FULL, owner));
     }
 }
 
@@ -223,7 +218,7 @@ DEVICE void direct_weigh(char *memory, uint32_t shared, const struct decode_para
         }
         if (threadIdx.x == 0)
             barrier_arrive_expect_tx(shared + shape::FULL,
-                                     (uint32_t)(sent * 4 * direct_share<shape>(parts)));
+                                     (uint32_t)(sent * 4 * 16 * direct_own<shape>(parts)));
     }
     __syncthreads();
     barrier_wait_cluster(shared + shape::FULL, 0);
@@ -287,9 +282,7 @@ static __device__ __noinline__ void direct_gather(char *memory, const struct dec
     int32_t tile;
     const struct decode_item item = direct_item_here(p, &tile);
     direct_weigh<shape>(memory, shared_address(memory), p, item);
-    cluster_arrive();
     direct_combine<shape>(memory, p, item);
-    cluster_arrived(); /* all have what this CTA sent */
 }
 
 template <class shape, bool MODIFIED>
@@ -325,7 +318,7 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
     }
     __syncthreads();   /* all have read the ring and the scores */
     cluster_arrived(); /* barriers of all CTAs stand */
-    direct_push<shape>(memory, shared, state);
+    direct_push<shape>(shared, state);
     direct_gather<shape>(memory, p);
 #endif
 }

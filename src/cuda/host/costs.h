@@ -24,8 +24,9 @@
  * Predictions, but for 576 dims, which fit docs/notes/decode.md, "Where it stands" (not those of sm90). */
 
 #define DECODE_LAUNCH 8e-6
+#define DECODE_KEY_DIM 550e-15
 #define DECODE_HEAD(products, seconds)                                                             \
-    .item = seconds, .key_row_dim = products * 2e-15, .key_dim = 550e-15
+    .item = seconds, .key_row_dim = products * 2e-15, .key_dim = DECODE_KEY_DIM
 #define DECODE_d64(products) DECODE_HEAD(products, 6e-9)
 #define DECODE_d128(products) DECODE_HEAD(products, 8e-9)
 #define DECODE_d256(products) DECODE_HEAD(products, 11e-9)
@@ -47,7 +48,8 @@
 #define GRADIENT_COST_bf16(dims) GRADIENT_16bit_##dims(1)
 #define GRADIENT_COST_f16(dims) GRADIENT_16bit_##dims(1.5)
 #define GRADIENT_3xtf32(seconds) .key_row_dim = seconds, .key_dim = 700e-15, .masked_key = 4.5e-12
-#define GRADIENT_f32_d64 GRADIENT_3xtf32(42e-15)
+#define ROW_DIM_3XTF32 42e-15
+#define GRADIENT_f32_d64 GRADIENT_3xtf32(ROW_DIM_3XTF32)
 #define GRADIENT_f32_d128 GRADIENT_3xtf32(45e-15)
 #define GRADIENT_f32_d256 GRADIENT_3xtf32(60e-15)
 #define GRADIENT_COST_f32(dims) GRADIENT_f32_##dims
@@ -55,6 +57,8 @@
 
 /* ---- column sums: an estimate ---- */
 
-#define COLUMN_SUMS_COST .item = 1e-9, .key_row_dim = 25e-15, .key_dim = 500e-15, .launch = 10e-6
+#define COLUMN_SUMS_COST                                                                           \
+    .item = GRADIENT_ITEM, .key_row_dim = ROW_DIM_3XTF32, .key_dim = DECODE_KEY_DIM,               \
+    .launch = GRADIENT_LAUNCH
 
 #endif

@@ -113,10 +113,10 @@ static const char *sums_refuses(const struct kernel *kernel, const struct proble
     return architecture_refused(target);
 }
 
-/* Whether all queries list all keys, a granule or more. */
+/* Whether all queries list all keys, of which there are as many as TMA copies at once. */
 static int is_dense(const struct problem *problem) {
     const struct block_rows *b = &problem->block_rows;
-    return b->count > 0 && problem->n_kv >= GRANULE_MAX && b->bands == 0 && b->bitmasks == 0 &&
+    return b->count > 0 && problem->n_kv >= 2 * GRANULE_MAX && b->bands == 0 && b->bitmasks == 0 &&
            b->columns == b->count * ((problem->n_kv + b->block_kv - 1) / b->block_kv) * b->block_kv;
 }
 
@@ -124,8 +124,9 @@ static const char *sums_beside(const struct problem *problem, const tess_target 
                                int32_t rows) {
     if (problem->sum_rows != rows)
         return "it writes column sums, of groups of as many queries as its tiles have (sum_rows)";
-    if (!is_dense(problem) || modifiers_any(&problem->modifiers))
-        return "it writes column sums of dense patterns, without score modifiers";
+    if (!is_dense(problem) || problem->n_q < rows || modifiers_any(&problem->modifiers))
+        return "it writes column sums of dense patterns of whole tiles of queries and keys, "
+               "without score modifiers";
     return attention_sm90_refuses(problem, target);
 }
 static const char *sums128_refused(const struct problem *problem, const tess_target *target) {
@@ -343,9 +344,9 @@ const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_ro
     .workers = forward_workers, .prepare = &prepare_lists, .lists = LISTS_PACKED
 
 /* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
+#define HOPPER_PARTS .part_keys = 512, .parts_rate = 2e12, .combine = 5e-6
 #define HOPPER(answers, how, most)                                                                 \
-    .family = {PACKED(answers),    .packing = how,  .packed_rows = most, .part_keys = 512,         \
-               .parts_rate = 2e12, .combine = 5e-6, .weighed = 1},                                 \
+    .family = {PACKED(answers), HOPPER_PARTS, .packing = how, .packed_rows = most, .weighed = 1},  \
     .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
 const struct cuda_family family_sm90 = {HOPPER(drained_seconds, PACK_EXACT, 128),
                                         .heights = "its query tiles have 32, 64 or 128 rows"};
@@ -353,8 +354,7 @@ const struct cuda_family family_sm90_r192 = {HOPPER(unions_avoided, PACK_EXACT, 
                                              .heights = "its query tiles have 192 rows"};
 /* Column sums beside o: the plan takes them where they do not refuse. */
 #define HOPPER_SUMS(its_refusal)                                                                   \
-    .family = {PACKED(drained_seconds), .packing = PACK_EXACT, .part_keys = 512,                   \
-               .parts_rate = 2e12,      .combine = 5e-6,       .sums = 1,                          \
+    .family = {PACKED(drained_seconds), HOPPER_PARTS, .packing = PACK_EXACT, .sums = 1,            \
                .whole_groups = 1},                                                                 \
     .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = its_refusal
 const struct cuda_family family_sm90_sums = {HOPPER_SUMS(sums128_refused),

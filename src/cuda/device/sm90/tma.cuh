@@ -113,14 +113,6 @@ DEVICE void store_remote(uint32_t to, const float4 &x, uint32_t barrier) {
                  "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
                  : "memory");
 }
-/* Copies whole 16 bytes of this CTA's shared memory to another CTA's, and counts them for `barrier` there. */
-DEVICE void bulk_copy_remote(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], "
-        "%2, [%3];" ::"r"(to),
-        "r"(from), "r"(bytes), "r"(barrier)
-        : "memory");
-}
 /* barrier_wait with cluster scope: for data that other CTAs wrote. */
 DEVICE void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
