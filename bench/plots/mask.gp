@@ -3,7 +3,7 @@ set title 'A window from a mask: bf16, 4 batches of 8 heads, D = 64'
 set logscale xy 2
 set xlabel 'tokens'
 set ylabel 'time (us)'
-set yrange [*:200<*]
+set yrange [1:4000]
 from_mask(row) = is("pattern", 'mask(window(16,16))') && number("d") == 64
 of_host(pattern) = is("pattern", pattern) && number("d") == 64
 set arrow 1 from graph 0, first 130 to graph 1, first 130 nohead ls 20

@@ -58,6 +58,9 @@ draws select 'Lists chosen of scores' 'select, CPU' 'select, fill and run, CPU'
 good bench --seconds 0 "h=1,n=64,d=64,pattern=window(16,16),form=mask,$small" "h=1,n=128,d=64,pattern=dense,$small" \
     --json mask.json --csv mask.csv
 draws mask 'A window from a mask' 'fill, mask on the device' 'published, N = 128' 'dense'
+good bench --seconds 0 "h=1,n=128,d=16,pattern=dense,sums=128,$small" "h=1,n=384,d=16,block=192x1,topk=8,$small" \
+    --json delta.json --csv delta.csv
+draws delta 'Column sums and deltas' 'dense, 32,768 tokens' 'fill and run'
 printf 'h=8,n=64,d=64,dtype=bf16,block={8x8,16x16},pattern=random(0.1,1),op={attention,backward},%s\n' "$small" >sweep.txt
 good bench --seconds 0 --sweep sweep.txt --json backward.json --csv backward.csv
 draws backward 'Forward and backward' 'rows and columns' 'backward'
