@@ -208,17 +208,30 @@ class ReservedPlan(Plan):
     def step(self, device_pattern: DevicePattern, q: Any, k: Any, v: Any = None, *, out: Any = None,
              return_lse: bool = False, lse: Any = None, **arrays: Any) -> Any:
         """fill and a call in one (tess_plan_fill_run)."""
-        self.hold_device(device_pattern)
-        place, size, lists = self.image_address, self.image_size, device_pattern.address
+        call = self.fill_run(device_pattern, self.image_address, self.image_size)
+        return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays, call)
 
-        def fill_run(handle: int, arguments: Any, error: Any, stream: int | None) -> int:
+    def direct(self, device_pattern: DevicePattern, q: Any, k: Any, v: Any = None, *, out: Any = None,
+               return_lse: bool = False, lse: Any = None, **arrays: Any) -> Any:
+        """step in one launch, where info has fill_run_direct: the kernel reads the indices, which are promised to be
+        distinct, and the image stays as it is. Sums have another order than step's."""
+        call = self.fill_run(device_pattern, None, 0)
+        return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays, call)
+
+    def fill_run(self, device_pattern: DevicePattern, place: int | None, size: int) -> Any:
+        """tess_plan_fill_run over an image or none, called as tess_run is."""
+        self.hold_device(device_pattern)
+        lists = device_pattern.address
+
+        def call(handle: int, arguments: Any, error: Any, stream: int | None) -> int:
             given = arguments._obj
+            image, image_size = given.image, given.image_size
             given.image, given.image_size = None, 0
             status = library.c.tess_plan_fill_run(handle, lists, place, size, None, arguments, error, stream)
-            given.image, given.image_size = place, size
+            given.image, given.image_size = image, image_size
             return status
 
-        return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays, fill_run)
+        return call
 
     def report(self) -> dict[str, int]:
         """Findings of the last fill (tess_fill_report): faults, overflows, keys, items, pairs and the first fault's

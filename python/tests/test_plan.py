@@ -316,6 +316,10 @@ class DeviceLists(unittest.TestCase):
         plan.fill(lists)
         expected, expected_lse = plan(q, k, v, return_lse=True)
         self.assertTrue((o == expected).all() and (lse == expected_lse).all())
+        self.assertEqual(plan.info["fill_run_direct"], 0)
+        with self.assertRaisesRegex(tessera.TesseraError, "reads lists from an image"):
+            plan.direct(lists, q, k, v)
+        self.assertTrue((plan(q, k, v) == expected).all())
 
     def test_a_boolean_mask_lists_its_elements(self):
         q, k, v = case(n_q=32, n_kv=64)
