@@ -58,13 +58,14 @@ static int64_t row_most(const tess_lists *l) {
     return most;
 }
 
-/* A mask of what a pattern lists. 0, or -1 without memory. */
+/* A mask of what a pattern lists, aligned as tensors are: masks of drawn lists begin anywhere. 0, or -1 without
+ * memory. */
 static int mask_write(struct lab_listed *l, const tess_pattern *spec) {
     const tess_device_pattern *p = &l->pattern;
     const size_t queries = (size_t)(p->batch * p->heads * p->n_q);
     tess_lists lists = tess_lists_init();
     int failed = tess_pattern_lists(spec, &lists, NULL) != TESS_OK ||
-                 lab_buffer_make(&l->mask, queries * (size_t)p->n_kv, 1);
+                 lab_buffer_make(&l->mask, queries * (size_t)p->n_kv, 64);
 #pragma omp parallel for schedule(static)                                                          \
     reduction(|                                                                                    \
               : failed) if (queries * (size_t)p->n_kv > 100000)
