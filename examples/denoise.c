@@ -306,8 +306,10 @@ static void model_read(const char *path) {
         const long begin = at ? strtol(at + strlen("data_offsets\":["), NULL, 10) : -1;
         good = begin >= 0 && fseek(file, (long)(sizeof length + length) + begin, SEEK_SET) == 0 &&
                fread(stored, sizeof stored, 1, file) == 1;
-        for (int i = 0; i < HEADS * TOKENS * DIM; i++)
-            model[t][0][0][i] = wide(stored[0][0][i]);
+        for (int h = 0; h < HEADS; h++)
+            for (int n = 0; n < TOKENS; n++)
+                for (int d = 0; d < DIM; d++)
+                    model[t][h][n][d] = wide(stored[h][n][d]);
     }
     if (file)
         fclose(file);
@@ -320,14 +322,14 @@ static void model_read(const char *path) {
 
 /* Heads of layer l at an angle between those of two heads of the model. */
 static void project(int l, double angle) {
-    f16 *const to[] = {layers[l]->q[0][0], layers[l]->k[0][0], layers[l]->v[0][0]};
+    tokens *const to[] = {&layers[l]->q, &layers[l]->k, &layers[l]->v};
     const float near = (float)cos(angle), far = (float)sin(angle);
     for (int t = 0; t < 3; t++)
-        for (int i = 0; i < HEADS * TOKENS * DIM; i++) {
-            const int h = i / (TOKENS * DIM), x = i % (TOKENS * DIM);
-            to[t][i] = narrow(near * model[t][(h + l) % HEADS][0][x] +
-                              far * model[t][(h + l + 1) % HEADS][0][x]);
-        }
+        for (int h = 0; h < HEADS; h++)
+            for (int n = 0; n < TOKENS; n++)
+                for (int d = 0; d < DIM; d++)
+                    (*to[t])[h][n][d] = narrow(near * model[t][(h + l) % HEADS][n][d] +
+                                               far * model[t][(h + l + 1) % HEADS][n][d]);
 }
 
 /* ---- what is told and checked ---- */
@@ -335,30 +337,34 @@ static void project(int l, double angle) {
 /* Norm of the difference of two outputs, of the second's. */
 static double difference(tokens a, tokens b) {
     double error = 0, size = 0;
-    for (int i = 0; i < HEADS * TOKENS * DIM; i++) {
-        const double x = (double)wide(a[0][0][i]), y = (double)wide(b[0][0][i]);
-        error += (x - y) * (x - y), size += y * y;
-    }
+    for (int h = 0; h < HEADS; h++)
+        for (int n = 0; n < TOKENS; n++)
+            for (int d = 0; d < DIM; d++) {
+                const double x = (double)wide(a[h][n][d]), y = (double)wide(b[h][n][d]);
+                error += (x - y) * (x - y), size += y * y;
+            }
     return sqrt(error / size);
 }
 
 /* Share of the attention that the kept columns have by today's lse: what the base does not. */
 static double kept_mass(struct memory *m) {
     double mass = 0;
-    for (int i = 0; i < HEADS * TOKENS; i++)
-        mass += 1 - exp((double)m->base_lse[0][i] - (double)m->lse[0][i]);
+    for (int h = 0; h < HEADS; h++)
+        for (int n = 0; n < TOKENS; n++)
+            mass += 1 - exp((double)m->base_lse[h][n] - (double)m->lse[h][n]);
     return mass / (HEADS * TOKENS);
 }
 
 /* How far sums of a group are from its number of queries, at most. */
 static double mass_missing(struct memory *m) {
     double most = 0;
-    for (int g = 0; g < HEADS * GROUPS; g++) {
-        double mass = 0;
-        for (int j = 0; j < TOKENS; j++)
-            mass += (double)m->sums[0][g][j];
-        most = fmax(most, fabs(mass / GROUP - 1));
-    }
+    for (int h = 0; h < HEADS; h++)
+        for (int g = 0; g < GROUPS; g++) {
+            double mass = 0;
+            for (int j = 0; j < TOKENS; j++)
+                mass += (double)m->sums[h][g][j];
+            most = fmax(most, fabs(mass / GROUP - 1));
+        }
     return most;
 }
 
