@@ -255,8 +255,8 @@ struct family {
     const char *(*refuses_filled)(const struct fill_shape *shape);
     /* Whether a kernel reads lists of a shape, `units` tiles of all heads, from indices itself, faster than by an
      * image. NULL: never. */
-    int (*direct)(const struct kernel *kernel, const struct problem *problem,
-                  const tess_target *target, const struct fill_shape *shape, int64_t units);
+    int (*direct)(const struct kernel *kernel, const tess_target *target,
+                  const struct fill_shape *shape, int64_t units);
     /* Seconds that a pass takes, but for its launch: what heights and kernels are weighed by. */
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */

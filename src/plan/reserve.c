@@ -107,7 +107,7 @@ static void reserved_derive(struct reserved *r, const tess_plan *plan, const str
     reserved_bounds(r);
     r->layout = layout_number(r);
     r->direct = kernel->family->direct &&
-                kernel->family->direct(kernel, &pass->problem, &plan->target, &r->shape, r->units);
+                kernel->family->direct(kernel, &plan->target, &r->shape, r->units);
 }
 
 /* Lists and schedule as kernels size their workspace by. */

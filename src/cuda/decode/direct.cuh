@@ -125,6 +125,7 @@ template <class base> struct direct_shape : base {
     static constexpr int FULL = TOLD + 8;             /* barrier of O */
     static constexpr int ENTRIES = FULL + 8;
     static constexpr int BYTES = ENTRIES + (int)sizeof(struct direct_entries);
+    static_assert(BYTES - base::BYTES <= DECODE_DIRECT_ROOM(base::D, base::DV), "as plans know");
     static_assert(base::M == 16 && !base::SPLIT, "rows of one group");
     static_assert(4 * 16 * (MOST + 2) <= 4 * base::M * base::S_PITCH, "weights where S was");
 };

@@ -69,6 +69,9 @@ struct decode_params {
     struct decode_given given;
 };
 
+/* Bytes of shared memory that decode/direct.cuh has beside a kernel's own, at most: Q, and O, m and l of all parts. */
+#define DECODE_DIRECT_ROOM(d, d_v) (128 + 16 * 2 * (d) + 4 * 16 * ((d_v) + 64) + 16 * 8 * 16 + 64)
+
 struct decode_params decode_params_of(const struct kernel_args *args);
 
 /* Refusals that the table asks for: NULL, or why kernels refuse a problem. Products are of one type, which

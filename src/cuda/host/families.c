@@ -315,21 +315,19 @@ static int whole_shares(const struct kernel *kernel) {
     return head_of(kernel) > 128 || kernel->rows[0] >= 128;
 }
 
-/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image; and the bytes by which it has more
- * shared memory. */
+/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image. */
 #define DIRECT_MOST_KEYS 1024
-#define DIRECT_ROOM (40 * 1024)
 
 /* Tiles of one query, whose clusters take the device, or few keys. */
-static int decode_direct(const struct kernel *kernel, const struct problem *problem,
-                         const tess_target *target, const struct fill_shape *shape, int64_t units) {
+static int decode_direct(const struct kernel *kernel, const tess_target *target,
+                         const struct fill_shape *shape, int64_t units) {
+    const struct forward_kernel *own = kernel->own;
+    const int64_t shared = kernel->shared[0] + DECODE_DIRECT_ROOM(own->d_qk, own->d_v);
     const int64_t keys = (shape->capacity ? shape->capacity : shape->cols) * shape->block_kv;
     const int64_t clusters = max_i64(1, min_i64(units, target->multiprocessors / 16));
-    (void)problem;
     return target->architecture >= 90 && shape->form == TESS_INDICES &&
            min_i64(shape->block_q, shape->n_q) == 1 && shape->block_kv <= KERNEL_TILE_KEYS &&
-           (!target->shared_memory_per_block ||
-            kernel->shared[0] + DIRECT_ROOM <= target->shared_memory_per_block) &&
+           (!target->shared_memory_per_block || shared <= target->shared_memory_per_block) &&
            (keys <= DIRECT_MOST_KEYS * 16 / clusters || 2 * units >= target->multiprocessors);
 }
 
