@@ -261,8 +261,15 @@ static double modified_score(const struct problem *problem) {
 /* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. Time of a short
  * last wave: docs/notes/planning.md, "Short waves". */
 static double waves(double tiles, double workers, double multiprocessors) {
-    const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
-    return tiles / workers + (rest > 0 ? (1 - rest / workers) * alone : 0);
+    const double rest = fmod(tiles, workers), share = cbrt(fmin(1, multiprocessors / workers));
+    return tiles / workers + (rest > 0 ? (1 - rest / workers) * share * share : 0);
+}
+
+/* Time of the only wave over that of tiles of the mean length: it ends with the longest. Waves before another
+ * do not, whose long tiles come first. */
+static double longest(const struct lists_sums *sums, double tiles, double workers) {
+    const double keys = sums->full_keys + sums->masked_keys;
+    return tiles <= workers && keys > 0 ? cbrt(sums->most_keys * sums->tiles / keys) : 1;
 }
 
 /* Parts of an average tile, at most. */
@@ -296,7 +303,7 @@ static double drained_seconds(const struct trial *t) {
     const double items = items_of(t, tiles);
     const double n =
         family->waves ? waves(items, workers, t->target->multiprocessors) : ceil(items / workers);
-    const double whole = seconds / items * workers * n;
+    const double whole = seconds / items * workers * n * longest(sums, tiles, workers);
     if (t->kernel->family->combine == 0 || sums->most_keys < 2 * (double)cost_part_keys(t))
         return whole;
     const double parts = split_items(t, tiles, workers);
