@@ -199,7 +199,7 @@ endforeach()
 # Tiles of AMX are loaded under the sanitizers' eyes where C stands for its unit.
 if(TARGET tessera_cpu_amx AND CMAKE_C_FLAGS MATCHES "-fsanitize=address")
     tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c src/cpu/backward/keys.c
-        src/cpu/backward/rows.c INCLUDES include src src/cpu)
+        src/cpu/backward/rows.c src/cpu/mlp/up.c src/cpu/mlp/down.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>

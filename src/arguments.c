@@ -320,6 +320,8 @@ static int base_in_place(const struct attention_operands *given) {
 /* The name of an output that begins where another argument does, or NULL. */
 static const char *outputs_shared(union operands *operands, const struct call *call) {
     const struct attention_operands *given = &operands->attention;
+    const int uses = call->reads | call->writes;
+    const int gradients = call->writes & USES_GRADIENTS;
     const struct place {
         const char *name;
         const void *data;
@@ -330,12 +332,13 @@ static const char *outputs_shared(union operands *operands, const struct call *c
                   {"page_table", given->page_table, 0},
                   {"k_scale", given->k_scale.data, 0},
                   {"v_scale", given->v_scale.data, 0},
-                  {"d_alibi", operands->gradient.d_alibi, 1},
-                  {"d_sink", operands->gradient.d_sink, 1}};
+                  {"d_alibi", gradients ? operands->gradient.d_alibi : NULL, 1},
+                  {"d_sink", gradients ? operands->gradient.d_sink : NULL, 1}};
     struct place all[TENSORS + sizeof arrays / sizeof *arrays];
     const size_t n = sizeof all / sizeof *all;
     for (size_t i = 0; i < TENSORS; i++)
-        all[i] = (struct place){tensors[i].name, view_of(&tensors[i], operands)->data,
+        all[i] = (struct place){tensors[i].name,
+                                uses & tensors[i].use ? view_of(&tensors[i], operands)->data : NULL,
                                 (call->writes & tensors[i].use) != 0};
     for (size_t i = 0; i < TENSORS && base_in_place(given); i++)
         if (view_of(&tensors[i], operands) == &given->base_o)

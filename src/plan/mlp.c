@@ -76,7 +76,9 @@ static int64_t columns_most(const tess_plan *plan) {
 
 static void mlp_carve(const tess_plan *plan, struct carve *carve, void *operands) {
     const struct lists *l = &plan->passes->work->lists;
-    const int64_t stride = (columns_most(plan) + MLP_COLUMNS - 1) / MLP_COLUMNS * MLP_COLUMNS;
+    const int64_t blocks = (columns_most(plan) + MLP_COLUMNS - 1) / MLP_COLUMNS;
+    const int64_t stride =
+        (blocks | 1) * MLP_COLUMNS; /* odd, so that rows differ in their sets of a cache */
     const size_t rows = (size_t)(plan->problem.batch * l->tiles * l->tile_rows);
     void *values =
         carve_take_panel(carve, rows, (size_t)stride, tess_type_size(plan->problem.type));
