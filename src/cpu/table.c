@@ -84,6 +84,8 @@ static const char *pairs_refuse(const struct problem *p) {
     const double factor = fabs(p->scale) * 1.4426950408889634;
     if (p->type != TESS_BF16)
         return "it multiplies bf16";
+    if (p->operation == TESS_MLP)
+        return NULL;
     if (p->caches.k_type != TESS_BF16 || p->caches.v_type != TESS_BF16)
         return "it multiplies keys and values of bf16";
     if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
@@ -224,7 +226,8 @@ static double gradient_keys_dims(const struct trial *trial) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 #define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
-enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS };
+static const int32_t mlp_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 0};
+enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS, MLP };
 static const struct family families[] = {
     [TILES] = {.refuses = level_refuses, .seconds = cost_tiles},
     [DELTA] = {.refuses = level_refuses, .seconds = cost_rows},
@@ -239,6 +242,7 @@ static const struct family families[] = {
                     .listed = cpu_gradients_listed_fit},
     [ROWS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_rows_dims,
               .packed_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit},
+    [MLP] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED},
 };
 
 #define LEVEL_UNUSABLE(level)                                                                      \
@@ -281,6 +285,10 @@ CPU_BUILT(LEVEL_UNUSABLE)
     KERNEL(level, stem, stage, family, tile_rows, .item = ITEM, .key_row_dim = row_dim,            \
            .key_dim = BACKWARD_FETCH, .convert_dim = convert, .masked_key = BACKWARD_MASKED,       \
            .listed_row_dim = row_listed, .listed_key_dim = KEY_LISTED)
+#define MLP_KERNELS(level, row_dim)                                                                \
+    KERNEL(level, mlp_up, TESS_STAGE_MLP_UP, MLP, mlp_rows, .item = ITEM, .key_row_dim = row_dim,  \
+           .key_dim = FETCH, .convert_dim = CONVERT),                                              \
+        KERNEL(level, mlp_down, TESS_STAGE_MLP_DOWN, MLP, NULL, .item = 0)
 #define KERNELS(level, row_dim, row_listed)                                                        \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD, tile_rows, .item = ITEM,               \
            .key_row_dim = row_dim, .key_dim = FETCH, .convert_dim = CONVERT, .far_dim = FAR,       \
@@ -298,7 +306,8 @@ CPU_BUILT(LEVEL_UNUSABLE)
         GRADIENT(level, gradient_keys, TESS_STAGE_GRADIENT_KEYS, KEYS, row_dim, CONVERT,           \
                  row_listed),                                                                      \
         GRADIENT(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, row_dim, CONVERT,           \
-                 row_listed)
+                 row_listed),                                                                      \
+        MLP_KERNELS(level, row_dim)
 /* Listed pairs of the backward cost what AVX-512's do, which they are computed by. */
 #define KERNELS_PAIRS(level, row_dim)                                                              \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD_PAIRS, tile_rows, .item = ITEM,         \
@@ -312,7 +321,8 @@ CPU_BUILT(LEVEL_UNUSABLE)
  * above theirs and 17 % below. neon, never measured, costs what portable does. */
 #define ROW_LISTED_avx512 0.0175e-9
 #define PAIRS_ROW_DIM 0.0036e-9
-#define KERNELS_amx KERNELS_PAIRS(amx, PAIRS_ROW_DIM)
+#define KERNELS_amx KERNELS_PAIRS(amx, PAIRS_ROW_DIM), MLP_KERNELS(amx, MLP_AMX)
+#define MLP_AMX 0.0011e-9
 #define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, PAIRS_ROW_DIM)
 #define KERNELS_avx512 KERNELS(avx512, 0.0117e-9, ROW_LISTED_avx512)
 #define KERNELS_avx2 KERNELS(avx2, 0.0244e-9, 0.020e-9)
