@@ -87,7 +87,7 @@ static void cuda_small_problems_are_spread(void **state) {
         const char *spec;
         int64_t n, block, asked, rows;
     } cases[] = {{"random(0.1,1)", 1024, 8, 0, 32},
-                 {"random(0.3,1)", 16384, 8, 0, 128},
+                 {"random(0.3,1)", 16384, 8, 0, 64},
                  {"random(0.1,1)", 1024, 64, 0, 64},
                  {"random(0.1,1)", 1024, 64, 8, 8}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -300,7 +300,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.1,1)", 128, 128, 128, 0, 8, 0, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, -1, 90, 232448, "cuda_attention_bf16_d128"},
         {"random(0.1,1)", 128, 128, 128, 0, 0, 0x1p-9, 90, 232448, "cuda_attention_bf16_d128"},
-        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
+        {"random(0.1,1)", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32_r64"},
         {"dense", 32, 32, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32"},
         {"random(0.1,1)", 32, 8, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_d32"},
         {"random(0.1,1)", 32, 32, 64, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d32_r64"},
