@@ -264,21 +264,21 @@ def main():
     except ValueError as why:
         p.error(str(why))
     commit = commit_of(pathlib.Path(os.environ.get("TESSERA_LIBRARY", "")).parent)
-    rows, rate = [], copy_gbs()
+    wrong, rate = 0, copy_gbs()
     print(f"copy: {rate:.0f} GB/s, read and written")
-    for line in a.case or CASES:
-        for row in measure(line, a.rounds):
-            row.update(commit=commit, device=device_name("cuda"), copy_gbs=rate)
-            rows.append(row)
-            result = row.get("absent") or f"{row['us']:10.1f} us {row['gbs']:8.0f} GB/s  {row['timing']}"
-            print(f"{line:32s} {row['who']:14s} {result}", flush=True)
-        torch.cuda.empty_cache()
-    if a.csv:
-        with open(a.csv, "w", newline="") as f:
-            writer = csv.DictWriter(f, FIELDS, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    return 1 if any(row.get("absent", "").startswith("WRONG") for row in rows) else 0
+    with open(a.csv or os.devnull, "w", newline="") as f:
+        writer = csv.DictWriter(f, FIELDS, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+        writer.writeheader()
+        for line in a.case or CASES:
+            for row in measure(line, a.rounds):
+                row.update(commit=commit, device=device_name("cuda"), copy_gbs=rate)
+                writer.writerow(row)
+                wrong |= row.get("absent", "").startswith("WRONG")
+                result = row.get("absent") or f"{row['us']:10.1f} us {row['gbs']:8.0f} GB/s  {row['timing']}"
+                print(f"{line:32s} {row['who']:14s} {result}", flush=True)
+            f.flush()
+            torch.cuda.empty_cache()
+    return int(wrong)
 
 
 if __name__ == "__main__":
