@@ -272,6 +272,11 @@ CPU_BUILT(LEVEL_UNUSABLE)
 #define STAGE(level, stem, stage, dim)                                                             \
     KERNEL(level, stem, stage, TILES, NULL, .item = 2 * ITEM, .key_row_dim = dim,                  \
            .key_dim = FETCH, .convert_dim = CONVERT)
+/* Rows, columns and dims of an MLP cost what those of attention do. Its first product tells of both. */
+#define MLP_KERNELS(level, row_dim)                                                                \
+    KERNEL(level, mlp_up, TESS_STAGE_MLP_UP, MLP, mlp_rows, .item = ITEM, .key_row_dim = row_dim,  \
+           .key_dim = FETCH, .convert_dim = CONVERT),                                              \
+        KERNEL(level, mlp_down, TESS_STAGE_MLP_DOWN, MLP, NULL, .item = 0)
 #define KERNELS_OF(level, row_dim, masked, row_listed, key_listed, stage_row_dim, softmax_row)     \
     KERNEL(level, attention, TESS_STAGE_ATTENTION, FORWARD, tile_rows, .item = ITEM,               \
            .key_row_dim = row_dim, .key_dim = FETCH, .convert_dim = CONVERT, .far_dim = FAR,       \
@@ -295,11 +300,8 @@ CPU_BUILT(LEVEL_UNUSABLE)
         KERNEL(level, gradient_rows, TESS_STAGE_GRADIENT_ROWS, ROWS, tile_rows, .item = 2 * ITEM,  \
                .key_row_dim = row_dim, .key_dim = 2 * FETCH, .convert_dim = CONVERT,               \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
-               .listed_key_dim = key_listed)
-#define MLP_KERNELS(level, row_dim)                                                                \
-    KERNEL(level, mlp_up, TESS_STAGE_MLP_UP, MLP, mlp_rows, .item = ITEM, .key_row_dim = row_dim,  \
-           .key_dim = FETCH, .convert_dim = CONVERT),                                              \
-        KERNEL(level, mlp_down, TESS_STAGE_MLP_DOWN, MLP, NULL, .item = 0)
+               .listed_key_dim = key_listed),                                                      \
+        MLP_KERNELS(level, row_dim)
 #define KERNELS(level, ...) KERNELS_OF(level, __VA_ARGS__)
 /* Listed pairs of the backward cost what AVX-512's do, which they are computed by. */
 #define KERNELS_PAIRS_OF(level, dim, key, gradient_dim, row_dim, masked, row_listed, key_listed,   \
@@ -319,17 +321,13 @@ CPU_BUILT(LEVEL_UNUSABLE)
 #define AVX512 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9
 #define AVX2 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9
 #define PORTABLE 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9
-#define KERNELS_amx                                                                                \
-    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, AVX512), MLP_KERNELS(amx, MLP_AMX)
+#define AMX 0.0038e-9
+#define KERNELS_amx KERNELS_PAIRS(amx, AMX, 0.09e-9, 0.0045e-9, AVX512), MLP_KERNELS(amx, AMX)
 #define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, AVX512)
-#define KERNELS_avx512 KERNELS(avx512, AVX512), MLP_KERNELS(avx512, MLP_AVX512)
-#define KERNELS_avx2 KERNELS(avx2, AVX2), MLP_KERNELS(avx2, MLP_AVX2)
-#define KERNELS_neon KERNELS(neon, PORTABLE), MLP_KERNELS(neon, MLP_PORTABLE)
-#define KERNELS_portable KERNELS(portable, PORTABLE), MLP_KERNELS(portable, MLP_PORTABLE)
-#define MLP_AMX 0.0011e-9
-#define MLP_AVX512 0.0117e-9
-#define MLP_AVX2 0.0244e-9
-#define MLP_PORTABLE 0.088e-9
+#define KERNELS_avx512 KERNELS(avx512, AVX512)
+#define KERNELS_avx2 KERNELS(avx2, AVX2)
+#define KERNELS_neon KERNELS(neon, PORTABLE)
+#define KERNELS_portable KERNELS(portable, PORTABLE)
 #define LEVEL_KERNELS(level) KERNELS_##level,
 static const struct kernel kernels[] = {CPU_BUILT(LEVEL_KERNELS)};
 
