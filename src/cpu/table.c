@@ -285,6 +285,7 @@ CPU_BUILT(LEVEL_UNUSABLE)
     KERNEL(level, stem, stage, family, tile_rows, .item = ITEM, .key_row_dim = row_dim,            \
            .key_dim = BACKWARD_FETCH, .convert_dim = convert, .masked_key = BACKWARD_MASKED,       \
            .listed_row_dim = row_listed, .listed_key_dim = KEY_LISTED)
+/* Rows, columns and dims of an MLP cost what those of attention do. Its first product tells of both. */
 #define MLP_KERNELS(level, row_dim)                                                                \
     KERNEL(level, mlp_up, TESS_STAGE_MLP_UP, MLP, mlp_rows, .item = ITEM, .key_row_dim = row_dim,  \
            .key_dim = FETCH, .convert_dim = CONVERT),                                              \
@@ -321,8 +322,7 @@ CPU_BUILT(LEVEL_UNUSABLE)
  * above theirs and 17 % below. neon, never measured, costs what portable does. */
 #define ROW_LISTED_avx512 0.0175e-9
 #define PAIRS_ROW_DIM 0.0036e-9
-#define KERNELS_amx KERNELS_PAIRS(amx, PAIRS_ROW_DIM), MLP_KERNELS(amx, MLP_AMX)
-#define MLP_AMX 0.0011e-9
+#define KERNELS_amx KERNELS_PAIRS(amx, PAIRS_ROW_DIM), MLP_KERNELS(amx, PAIRS_ROW_DIM)
 #define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, PAIRS_ROW_DIM)
 #define KERNELS_avx512 KERNELS(avx512, 0.0117e-9, ROW_LISTED_avx512)
 #define KERNELS_avx2 KERNELS(avx2, 0.0244e-9, 0.020e-9)

@@ -44,6 +44,15 @@ static char *cache_at(const struct kernel_args *args, const struct mlp_tile *til
     return cache->data ? (char *)cache->data + at * (int64_t)tess_type_size(cache->type) : NULL;
 }
 
+/* Fetches what a delta subtracts of n columns, which are as many places of memory. */
+static void cache_fetch(const struct kernel_args *args, const struct mlp_tile *tile,
+                        const int32_t *column, int32_t n) {
+    const int64_t size = (int64_t)tess_type_size(args->problem->type);
+    for (int32_t j = 0; j < n && mlp_is_delta(mlp_of(args)); j++)
+        for (int64_t r = 0; r < tile->rows; r += MLP_LINE / size)
+            __builtin_prefetch(cache_at(args, tile, column[j], r), 1, 2);
+}
+
 /* sums of a column = its values in lanes lane ... lane + width - 1; the cache is updated. */
 static void column_end(const struct kernel_args *args, const struct mlp_tile *tile, int32_t column,
                        float bias, int64_t lane, int64_t width, float *sums) {
@@ -156,6 +165,7 @@ static void columns_run(const struct kernel_args *args, const struct mlp_tile *t
     const int32_t *column = s->columns + place;
     const int64_t lanes = mlp_lanes(tile->rows);
     float bias[MLP_COLUMNS];
+    cache_fetch(args, tile, column, n);
     up_products(&s->products, w1, column, n, next, tile->rows, args->problem->d_qk);
     for (int32_t j = 0; j < n; j++)
         mlp_bias(bias + j, &mlp_of(args)->bias, column[j], 1);
