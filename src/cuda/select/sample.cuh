@@ -13,7 +13,7 @@
 
 #include "select/rows.cuh"
 
-#define SAMPLE_SURE 16.0f /* chosen scores of a sample, of which one is surely there */
+#define SAMPLE_SURE 10.0f /* chosen scores of a sample, of which one is surely there */
 #define SAMPLE_MOST 1e30f /* size of a score up to which means count it */
 
 struct sample_shared {

@@ -365,8 +365,8 @@ DEVICE void stream_write(const struct select_params &p, const select_at &at,
                          const stream_room<S> &r, int32_t last, select_cut cut, int2 before) {
     const int lane = warp_lane(), words = STREAM_STEP<S> / 32;
     const uint32_t lower = (1u << lane) - 1;
-    const bool bits = p.bits;
-    const int32_t capacity = (int32_t)p.shape.capacity, listed = p.indices ? capacity : 0;
+    const bool bits = p.bits, lists = p.indices;
+    const int32_t capacity = (int32_t)p.shape.capacity;
     uint32_t *const word = r.shared->word[threadIdx.x / 32];
     int32_t *const indices = p.indices + at.number * capacity;
     int32_t ties = before.y, chosen = before.x + min(ties, cut.ties);
@@ -391,10 +391,12 @@ DEVICE void stream_write(const struct select_params &p, const select_at &at,
             }
             const uint32_t mask = __ballot_sync(WARP_ALL, more);
             const int32_t place = chosen + __popc(mask & lower);
-            if (more && place < listed)
-                indices[place] = step * STREAM_STEP<S> + (int32_t)x.column();
-            if (bits && more && place < capacity)
-                atomicOr(&word[x.column() / 32], 1u << x.column() % 32);
+            if (more && place < capacity) {
+                if (lists)
+                    indices[place] = step * STREAM_STEP<S> + (int32_t)x.column();
+                if (bits)
+                    atomicOr(&word[x.column() / 32], 1u << x.column() % 32);
+            }
             chosen += __popc(mask);
         }
         if (!bits)
