@@ -61,4 +61,8 @@
     .item = GRADIENT_ITEM, .key_row_dim = ROW_DIM_3XTF32, .key_dim = DECODE_KEY_DIM,               \
     .launch = GRADIENT_LAUNCH
 
+/* ---- the MLP: an estimate ---- */
+
+#define MLP_COST .item = 20e-9, .key_row_dim = 4e-15, .launch = 5e-6
+
 #endif

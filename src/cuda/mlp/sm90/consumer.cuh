@@ -1,0 +1,254 @@
+/* The MLP on Hopper: a consumer warpgroup, which has 64 rows of each tile. */
+#ifndef TESSERA_CUDA_MLP_SM90_CONSUMER_CUH
+#define TESSERA_CUDA_MLP_SM90_CONSUMER_CUH
+
+#include "mlp/sm90/config.cuh"
+
+/* ---- mainloop ---- */
+
+template <class shape, int WIDTH, class T>
+DEVICE void mlp_sm90_multiply(float (&c)[128], uint32_t shared, int consumer, int32_t steps,
+                              uint32_t &step) {
+    const auto release = [&](uint32_t which) {
+        if (sm90_thread_here() == 0)
+            barrier_arrive(ring_barrier<shape::STAGES>(shared + shape::EMPTY, which));
+    };
+#pragma unroll 1
+    for (int32_t i = 0; i < steps; i++, step++) {
+        const uint32_t stage = shared + ring_stage<shape::STAGES>(step) * shape::STAGE;
+        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::FULL, step),
+                     ring_parity<shape::STAGES>(step));
+        proxy_fence(); /* other threads' copies of B */
+        const uint32_t to_a = stage + consumer * MLP_PANEL, to_b = stage + shape::A;
+        const uint64_t a = shape::DOWN ? wgmma_mn_major(to_a, MLP_PANEL) : wgmma_k_major(to_a);
+        const uint64_t b = shape::DOWN ? wgmma_mn_major(to_b, MLP_PANEL) : wgmma_k_major(to_b);
+        constexpr int deeper = (shape::DOWN ? 16 * 128 : 32) / 16; /* 16 of the depth */
+        wgmma_fence_operand(c);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < MLP_STEP / 16; k++)
+            wgmma_wide<WIDTH, shape::DOWN>(c, a + k * deeper, b + k * deeper, i > 0 || k > 0, T());
+        wgmma_commit();
+        wgmma_fence_operand(c);
+        if (i > 0) {
+            wgmma_wait<1>();
+            release(step - 1);
+        }
+    }
+    wgmma_wait<0>();
+    wgmma_fence_operand(c);
+    if (steps > 0)
+        release(step - 1);
+}
+
+/* Sums of a tile: c[n / 2] ... are those of columns n ... n + 7. */
+template <class shape, class T>
+DEVICE void mlp_sm90_mainloop(float (&c)[128], uint32_t shared, int consumer, int32_t width,
+                              int32_t steps, uint32_t &step) {
+    if (steps == 0)
+#pragma unroll
+        for (int i = 0; i < 128; i++)
+            c[i] = 0;
+#define MLP_CASE(n)                                                                                \
+    case n:                                                                                        \
+        if (n <= shape::WIDTH)                                                                     \
+            mlp_sm90_multiply<shape, n, T>(c, shared, consumer, steps, step);                      \
+        break;
+    switch (width) {
+        MLP_CASE(64)
+        MLP_CASE(96)
+        MLP_CASE(128)
+        MLP_CASE(144)
+        MLP_CASE(160)
+        MLP_CASE(176)
+        MLP_CASE(192)
+        MLP_CASE(208)
+        MLP_CASE(224)
+        MLP_CASE(240)
+        MLP_CASE(256)
+    }
+#undef MLP_CASE
+}
+
+/* ---- epilogues, 64 columns at a time, by way of a panel of shared memory in the 128-byte swizzle ---- */
+
+/* Piece `piece` of row `row` of the panel. */
+DEVICE uint32_t mlp_sm90_at(uint32_t panel, int row, int piece) {
+    return panel + (uint32_t)(row * 128) + swizzle_piece(row, piece);
+}
+
+/* stmatrix.x4 with .trans: rows of memory are columns of the matrices. */
+DEVICE void mlp_stmatrix_transposed(uint32_t row, const uint32_t (&x)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+        "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+        : "memory");
+}
+
+/* Facts of a tile's columns: which they are, -1: none; and their biases. */
+template <class shape> struct mlp_sm90_facts {
+    int32_t column[shape::WIDTH];
+    float bias[shape::WIDTH];
+};
+
+template <class shape, class T>
+DEVICE void mlp_sm90_find(struct mlp_sm90_facts<shape> &facts, const struct mlp_params &p,
+                          const struct mlp_tile &tile, int64_t row) {
+#pragma unroll 1
+    for (int i = sm90_thread_here(); i < tile.width; i += 128) {
+        const int32_t f = mlp_column(p, tile.first, tile.begin + i, tile.begin + tile.count);
+        facts.column[i] = f;
+        facts.bias[i] = f >= 0 && p.bias.data ? mlp_bias_at(p.bias, f, T()) : 0;
+        if (f >= 0 && p.delta)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(mlp_cached<T>(p, tile.batch, f, row)));
+    }
+}
+
+/* UP: h, less its cache where a delta is computed, to the values; and h to the cache. A thread has eight rows of
+ * columns 16 apart. */
+template <class shape, class T>
+DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const struct mlp_params &p,
+                        const struct mlp_tile &tile, int consumer, int barrier) {
+    const struct mlp_sm90_facts<shape> &facts =
+        reinterpret_cast<const struct mlp_sm90_facts<shape> *>(memory + shape::FACTS)[consumer];
+    const uint32_t panel = shared + shape::STAGING + consumer * MLP_PANEL;
+    const struct mlp_activation activation = mlp_activation_of(p.activation);
+    const int thread = sm90_thread_here(), lane = thread % 32, warp = thread / 32;
+    const int piece = thread % 8, row = 64 * consumer + 8 * piece, left = tile.rows - row;
+    T *const values = mlp_value<T>(p, tile.T, tile.begin) + row;
+#pragma unroll
+    for (int q = 0; q < shape::WIDTH; q += 64) {
+        if (q >= tile.count)
+            break;
+        T *cached[4];
+        uint4 old[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = q + thread / 8 + 16 * i;
+            const bool exists = at < tile.count && p.activations.data && left > 0;
+            cached[i] =
+                exists ? mlp_cached<T>(p, tile.batch, facts.column[at], tile.row + row) : NULL;
+            old[i] = exists && p.delta ? mlp_load_8(cached[i], left) : uint4{0, 0, 0, 0};
+        }
+#pragma unroll
+        for (int j = 0; j < 64; j += 16) {
+            uint32_t x[4];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int n = q + j + 8 * e;
+                const float2 bias =
+                    *reinterpret_cast<const float2 *>(facts.bias + n + lane % 4 * 2);
+                float h[4] = {c[n / 2] + bias.x, c[n / 2 + 1] + bias.y, c[n / 2 + 2] + bias.x,
+                              c[n / 2 + 3] + bias.y};
+                mlp_activate(h, activation);
+                x[2 * e] = mma_pack(h[0], h[1], T());
+                x[2 * e + 1] = mma_pack(h[2], h[3], T());
+            }
+            const int column = j + lane / 16 * 8 + lane % 8;
+            mlp_stmatrix_transposed(mlp_sm90_at(panel, column, 2 * warp + lane / 8 % 2), x);
+        }
+        warpgroup_sync(barrier);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int column = thread / 8 + 16 * i;
+            const uint4 h = shared_load_16(mlp_sm90_at(panel, column, piece));
+            if (cached[i])
+                mlp_store_8(cached[i], h, left);
+            if (q + column < tile.count)
+                *reinterpret_cast<uint4 *>(values + (q + column) * shape::ROWS) =
+                    p.delta ? mlp_less(h, old[i], T()) : h;
+        }
+        warpgroup_sync(barrier);
+    }
+    if (tile.begin + tile.count == tile.places) /* DOWN's last step is whole */
+#pragma unroll 1
+        for (int i = tile.count + thread / 8; (tile.begin + i - 1) / 64 == (tile.places - 1) / 64;
+             i += 16)
+            *reinterpret_cast<uint4 *>(values + i * shape::ROWS) = uint4{0, 0, 0, 0};
+}
+
+/* DOWN: sums and bias_out, times beta and added to a base, to o. A thread has eight columns of rows 16 apart. */
+template <class shape, class T>
+DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_params &p,
+                          const struct mlp_tile &tile, int consumer, int barrier) {
+    const struct attention_params &run = p.lists.run;
+    const uint32_t panel = shared + shape::STAGING + consumer * MLP_PANEL;
+    const int thread = sm90_thread_here(), lane = thread % 32, warp = thread / 32;
+    const int piece = thread % 8;
+    const bool based = run.base.o.data != NULL, biased = p.bias_out.data && !p.delta;
+    const float own = based ? run.base.beta : 1;
+#pragma unroll
+    for (int q = 0; q < shape::WIDTH; q += 64) {
+        if (q >= tile.width || tile.begin + q >= run.d_v)
+            break;
+        const int n = tile.begin + q + 8 * piece;
+        const bool inside = q + 8 * piece < tile.width && n < run.d_v;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = thread / 8 + 16 * i, at = 64 * consumer + row;
+            uint4 base = {0, 0, 0, 0};
+            if (based && inside && at < tile.rows)
+                base = *reinterpret_cast<const uint4 *>(
+                    view_row<T>(run.base.o, tile.batch, 0, tile.row + at) + n);
+            shared_store_16(mlp_sm90_at(panel, row, piece), base);
+        }
+        warpgroup_sync(barrier);
+#pragma unroll
+        for (int j = 0; j < 64; j += 16) {
+            const uint32_t at = mlp_sm90_at(panel, 16 * warp + lane % 16, j / 8 + lane / 16);
+            uint32_t x[4];
+            ldmatrix(x, at);
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int column = q + j + e / 2 * 8, from = column / 2 + e % 2 * 2;
+                const int m = tile.begin + column + lane % 4 * 2;
+                float2 bias = {0, 0};
+                if (biased && m < run.d_v)
+                    bias = {mlp_bias_at(p.bias_out, m, T()), mlp_bias_at(p.bias_out, m + 1, T())};
+                const float2 base = mma_unpack(x[e], T());
+                x[e] = mma_pack(fmaf(own, c[from] + bias.x, base.x),
+                                fmaf(own, c[from + 1] + bias.y, base.y), T());
+            }
+            stmatrix(at, x);
+        }
+        warpgroup_sync(barrier);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int row = thread / 8 + 16 * i, at = 64 * consumer + row;
+            const uint4 o = shared_load_16(mlp_sm90_at(panel, row, piece));
+            if (inside && at < tile.rows)
+                *reinterpret_cast<uint4 *>(view_row<T>(run.o, tile.batch, 0, tile.row + at) + n) =
+                    o;
+        }
+        warpgroup_sync(barrier);
+    }
+}
+
+template <class shape, class T>
+DEVICE void mlp_sm90_consume(char *memory, uint32_t shared, const struct mlp_params &p,
+                             int consumer) {
+    const int barrier = 1 + consumer;
+    struct mlp_sm90_facts<shape> &facts =
+        reinterpret_cast<struct mlp_sm90_facts<shape> *>(memory + shape::FACTS)[consumer];
+    uint32_t step = 0;
+#pragma unroll 1
+    for (uint32_t job = 0;; job++) {
+        const struct mlp_tile tile = mlp_sm90_take<shape>(memory, shared, job);
+        if (tile.T < 0)
+            break;
+        const int32_t depth = shape::DOWN ? tile.places : p.lists.run.d_qk;
+        float c[128];
+        if (!shape::DOWN) {
+            mlp_sm90_find<shape, T>(facts, p, tile, tile.row + 64 * consumer);
+            warpgroup_sync(barrier);
+        }
+        mlp_sm90_mainloop<shape, T>(c, shared, consumer, tile.width,
+                                    (depth + MLP_STEP - 1) / MLP_STEP, step);
+        if (shape::DOWN)
+            mlp_sm90_down<shape, T>(c, shared, p, tile, consumer, barrier);
+        else
+            mlp_sm90_up<shape, T>(c, memory, shared, p, tile, consumer, barrier);
+    }
+}
+
+#endif
