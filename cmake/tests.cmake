@@ -230,11 +230,11 @@ target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
-    tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
+    tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/sweep_mlp.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
     -Wl,--wrap=lab_check,--wrap=lab_seconds)
 add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
-    tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
+    tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/sweep_mlp.c tools/cli/verify.c)
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Release") # faults of threads show with checks, whose builds have it
     add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)

@@ -17,6 +17,7 @@ struct lab_setting {
     struct lab_sums sums;   /* a run reads the reference and writes the sums */
     struct lab_cache cache; /* stands in place of k and v, for runs and the oracle */
     struct lab_base base;
+    struct lab_mlp mlp;
     struct lab_given given; /* backward */
     struct lab_wanted wanted;
 };
