@@ -99,7 +99,7 @@ DEVICE void mlp_sm90_find(struct mlp_sm90_facts<shape> &facts, const struct mlp_
         const int32_t f = mlp_column(p, tile.first, tile.begin + i, tile.begin + tile.count);
         facts.column[i] = f;
         facts.bias[i] = f >= 0 && p.bias.data ? mlp_bias_at(p.bias, f, T()) : 0;
-        if (f >= 0 && p.delta)
+        if (f >= 0 && p.delta && row < tile.row + tile.rows)
             asm volatile("prefetch.global.L2 [%0];" ::"l"(mlp_cached<T>(p, tile.batch, f, row)));
     }
 }

@@ -45,9 +45,14 @@ static __global__ void __launch_bounds__(shape::THREADS, 1)
         filled_store_nan(p.lists, (int)threadIdx.x, shape::THREADS);
 }
 
+/* Tiles of all lists, at most. */
+static inline int64_t mlp_sm90_blocks(const struct mlp_params *p) {
+    return p->filled ? p->lists.image.units : p->lists.run.n_items;
+}
+
 /* The width of DOWN's tiles. */
 template <class shape> static inline int32_t mlp_sm90_width_down(const struct mlp_params *p) {
-    const int64_t tiles = p->filled ? p->lists.image.units : p->lists.run.n_items;
+    const int64_t tiles = mlp_sm90_blocks(p);
     int64_t least = INT64_MAX;
     int32_t best = shape::WIDTH;
     for (int i = MLP_WIDTHS - 1; i >= 0; i--) {
@@ -70,8 +75,7 @@ static inline bool mlp_sm90_maps_make(struct mlp_sm90_maps *maps, const struct m
     const int64_t batches = maps->shared_weights ? 1 : run->batch;
     const int64_t b[4] = {batches, 1, run->n_kv, shape::DOWN ? run->d_v : run->d_qk};
     const int64_t x[4] = {run->batch, 1, run->n_q, run->d_qk};
-    const int64_t tiles = p->filled ? p->lists.image.units : run->n_items;
-    const int64_t h[4] = {1, 1, tiles * p->value_stride, shape::ROWS};
+    const int64_t h[4] = {1, 1, mlp_sm90_blocks(p) * p->value_stride, shape::ROWS};
     struct rows_view values = {p->values, {0, 0, shape::ROWS}};
     const CUtensorMapDataType type = sm90_map_type(T());
     return encode &&
@@ -80,10 +84,12 @@ static inline bool mlp_sm90_maps_make(struct mlp_sm90_maps *maps, const struct m
            (!p->dense || sm90_map_make(&maps->b, encode, type, weights, b, 64));
 }
 
-/* Whether rows of W1 are within 2^36 bytes, as the producer addresses them. */
-static inline bool mlp_sm90_rows_near(const struct mlp_params *p) {
+/* Whether rows of W1 are within 2^36 bytes, as the producer addresses them, and places of all values are 32-bit
+ * coordinates. */
+static inline bool mlp_sm90_rows_addressed(const struct mlp_params *p) {
     const struct attention_params *run = &p->lists.run;
-    return run->k.stride[2] >= 0 && run->n_kv * run->k.stride[2] / 8 < UINT32_MAX;
+    return run->k.stride[2] >= 0 && run->n_kv * run->k.stride[2] / 8 < UINT32_MAX &&
+           mlp_sm90_blocks(p) * p->value_stride <= INT32_MAX;
 }
 
 template <class T, class shape>
@@ -92,7 +98,7 @@ static cudaError_t mlp_sm90_launch_shape(const struct mlp_params *p, cudaStream_
     struct mlp_sm90_maps maps = {};
     int32_t width = shape::DOWN ? mlp_sm90_width_down<shape>(p) : 0;
     void *arguments[] = {(void *)p, (void *)&maps, (void *)&width};
-    if ((p->filled ? p->lists.image.units : p->lists.run.n_items) == 0)
+    if (mlp_sm90_blocks(p) == 0)
         return cudaSuccess;
     if (!mlp_sm90_maps_make<T, shape>(&maps, p))
         return cudaErrorInvalidValue; /* refused before */
@@ -126,7 +132,7 @@ static inline const char *mlp_sm90_refused(const struct mlp_params *p, bool down
         return SM90_NO_ENCODE;
     const bool made = down ? mlp_sm90_maps_make<T, mlp_sm90_shape<true, 1>>(&maps, p)
                            : mlp_sm90_maps_make<T, mlp_sm90_shape<false, 1>>(&maps, p);
-    return made && mlp_sm90_rows_near(p) ? NULL : SM90_NO_MAP;
+    return made && mlp_sm90_rows_addressed(p) ? NULL : SM90_NO_MAP;
 }
 static inline const char *mlp_sm90_refuses_run(const struct mlp_params *p, tess_type type,
                                                bool down) {
