@@ -85,6 +85,13 @@ DEVICE void mlp_stmatrix_transposed(uint32_t row, const uint32_t (&x)[4]) {
         : "memory");
 }
 
+/* Drops the sums of the first 64 columns: epilogues are loops, whose code is a quarter. */
+template <int WIDTH> DEVICE void mlp_sm90_next(float (&c)[128]) {
+#pragma unroll
+    for (int i = 0; i < WIDTH / 2 - 32; i++)
+        c[i] = c[i + 32];
+}
+
 /* Facts of a tile's columns: which they are, -1: none; and their biases. */
 template <class shape> struct mlp_sm90_facts {
     int32_t column[shape::WIDTH];
@@ -116,10 +123,8 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
     const int thread = sm90_thread_here(), lane = thread % 32, warp = thread / 32;
     const int piece = thread % 8, row = 64 * consumer + 8 * piece, left = tile.rows - row;
     T *const values = mlp_value<T>(p, tile.T, tile.begin) + row;
-#pragma unroll
-    for (int q = 0; q < shape::WIDTH; q += 64) {
-        if (q >= tile.count)
-            break;
+#pragma unroll 1
+    for (int q = 0; q < tile.count; q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
         T *cached[4];
         uint4 old[4];
 #pragma unroll
@@ -135,9 +140,9 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
             uint32_t x[4];
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const int n = q + j + 8 * e;
+                const int n = j + 8 * e;
                 const float2 bias =
-                    *reinterpret_cast<const float2 *>(facts.bias + n + lane % 4 * 2);
+                    *reinterpret_cast<const float2 *>(facts.bias + q + n + lane % 4 * 2);
                 float h[4] = {c[n / 2] + bias.x, c[n / 2 + 1] + bias.y, c[n / 2 + 2] + bias.x,
                               c[n / 2 + 3] + bias.y};
                 mlp_activate(h, activation);
@@ -177,10 +182,9 @@ DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_par
     const int piece = thread % 8;
     const bool based = run.base.o.data != NULL, biased = p.bias_out.data && !p.delta;
     const float own = based ? run.base.beta : 1;
-#pragma unroll
-    for (int q = 0; q < shape::WIDTH; q += 64) {
-        if (q >= tile.width || tile.begin + q >= run.d_v)
-            break;
+#pragma unroll 1
+    for (int q = 0; q < tile.width && tile.begin + q < run.d_v;
+         q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
         const int n = tile.begin + q + 8 * piece;
         const bool inside = q + 8 * piece < tile.width && n < run.d_v;
 #pragma unroll
@@ -200,8 +204,8 @@ DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_par
             ldmatrix(x, at);
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int column = q + j + e / 2 * 8, from = column / 2 + e % 2 * 2;
-                const int m = tile.begin + column + lane % 4 * 2;
+                const int column = j + e / 2 * 8, from = column / 2 + e % 2 * 2;
+                const int m = tile.begin + q + column + lane % 4 * 2;
                 float2 bias = {0, 0};
                 if (biased && m < run.d_v)
                     bias = {mlp_bias_at(p.bias_out, m, T()), mlp_bias_at(p.bias_out, m + 1, T())};
