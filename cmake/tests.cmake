@@ -56,6 +56,7 @@ endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels column_sums TEAMS SOURCES tests/support/support.c)
+tessera_test(kernels mlp TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels base TEAMS SOURCES tests/support/basing.c tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
@@ -167,7 +168,7 @@ set_tests_properties(cuda cuda_base cuda_bits cuda_fill cuda_order cuda_pool cud
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention base caches column_sums gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention base caches column_sums gradients mlp modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)

@@ -61,7 +61,7 @@ add_library(bench STATIC
     bench/baselines/library.c bench/baselines/naive.c bench/baselines/openblas.c
     bench/baselines/peer_check.c bench/baselines/sparse.c
     bench/measure/backward.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c
-    bench/measure/measure.c bench/measure/peak.c bench/measure/place.c bench/measure/sample.c
+    bench/measure/measure.c bench/measure/mlp.c bench/measure/peak.c bench/measure/place.c bench/measure/sample.c
     bench/measure/throttle.c bench/measure/timing.c bench/measure/trial.c
     bench/run/against.c bench/run/baseline.c bench/run/bench.c bench/run/cases.c bench/run/options.c
     bench/run/results.c ${bench_kernels})

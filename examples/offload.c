@@ -8,12 +8,12 @@
  *     compute             | layer 0 in slot 0 | layer 1 in slot 1 | layer 2 in slot 0 | ...
  *
  * A slot is written only after its last reader: a load waits for the layer, and the store, of two layers before. A step
- * is one captured graph of three streams on CUDA, and plain calls on the CPU. Layers stand one behind another, the
- * output of each is the next one's queries, so that the last output depends on every cache. To build it:
+ * is one captured graph of three streams on CUDA, and plain calls on the CPU. A layer's output is the next one's
+ * queries, so that the last output depends on every cache. To build it:
  *
  *     cc offload.c $(pkg-config --cflags --libs tessera) -lm
  *     cc -DEXAMPLE_CUDA offload.c $(pkg-config --cflags --libs tessera) -lm -lcudart
- *     ./a.out [TOKENS [HEADS [LAYERS]]]
+ *     ./a.out [TOKENS [HEADS [LAYERS [TRIALS]]]]
  *
  * Answers 0 if outputs have the bits of a model whose caches are all on the device, random delays or not.
  */
@@ -26,7 +26,7 @@
 
 #include "either.h"
 
-enum { DIM = 128, GROUP = 192, FORCED = 4, SLOTS = 2, TRIALS = 10 };
+enum { DIM = 128, GROUP = 192, FORCED = 4, SLOTS = 2 };
 #define KEEP_SHARE 0.07
 
 typedef uint16_t bf16;
@@ -35,7 +35,7 @@ typedef uint16_t bf16;
 enum part { REFERENCE, BITS, BASE_LSE, BASE_O, PARTS };
 
 static int64_t tokens, heads, groups, keep;
-static int layers;
+static int layers, trials;
 static size_t part_begin[PARTS + 1]; /* bytes */
 
 static tess_plan *dense_plan, *kept_plan;
@@ -349,9 +349,11 @@ static void model_make(void) {
 
 /* Numbers of [-1, 1), as bf16: the upper half of a float. */
 static void draw(bf16 *to, int64_t count) {
+    static uint32_t state;
     bf16 *numbers = allocate_pinned((size_t)count * sizeof *numbers);
     for (int64_t i = 0; i < count; i++) {
-        const float x = (float)rand() / (float)RAND_MAX * 2 - 1;
+        state = state * 1664525 + 1013904223; /* Numerical Recipes, 7.1 */
+        const float x = (float)(int32_t)state * 0x1p-31f;
         uint32_t word;
         memcpy(&word, &x, sizeof word);
         numbers[i] = (bf16)(word >> 16);
@@ -386,7 +388,7 @@ static int same_as_resident(const bf16 *queries, size_t cache_size) {
     for (int l = 0; l < layers; l++)
         all[l] = allocate_device(cache_size);
     answer(resident, queries, wanted);
-    for (int trial = 0; trial < TRIALS; trial++) {
+    for (int trial = 0; trial < trials; trial++) {
         delayed = trial > 0;
         for (int l = 0; l < layers; l++)
             memset(stored[l], 0, cache_size);
@@ -398,8 +400,8 @@ static int same_as_resident(const bf16 *queries, size_t cache_size) {
         release(all[l]);
     release_pinned(all), release_pinned(wanted), release_pinned(got);
     printf("%d of %d trials, all but one with random delays, have the bits of resident caches\n",
-           same, TRIALS);
-    return same == TRIALS;
+           same, trials);
+    return same == trials;
 }
 
 static double launch_ms(struct step *step) {
@@ -440,8 +442,9 @@ int main(int argc, char **argv) {
     tokens = argc > 1 ? atoll(argv[1]) : 768;
     heads = argc > 2 ? atoll(argv[2]) : 2;
     layers = argc > 3 ? atoi(argv[3]) : 5;
-    if (tokens < GROUP || heads < 1 || layers < 1) {
-        fprintf(stderr, "usage: %s [TOKENS of %d or more [HEADS [LAYERS]]]\n", argv[0], GROUP);
+    trials = argc > 4 ? atoi(argv[4]) : 10;
+    if (tokens < GROUP || heads < 1 || layers < 1 || trials < 1) {
+        fprintf(stderr, "usage: %s [TOKENS, at least 192 [HEADS [LAYERS [TRIALS]]]]\n", *argv);
         return EXIT_FAILURE;
     }
     groups = (tokens + GROUP - 1) / GROUP, keep = (int64_t)ceil(KEEP_SHARE * (double)tokens);
@@ -476,12 +479,11 @@ int main(int argc, char **argv) {
     bf16 *queries = allocate_device(rows * DIM * sizeof *queries);
     draw(k, numbers), draw(v, numbers), draw(queries, heads * tokens * DIM);
 
-    const double mb = 1e-6;
     printf("%d layers of %lld tokens, %lld heads: masks take %.3f MB of the device for %.3f, as "
            "bytes %.3f; outputs %.3f for %.3f\n",
-           layers, (long long)tokens, (long long)heads, mb * SLOTS * (double)sizes[BITS],
-           mb * layers * (double)sizes[BITS], mb * layers * (double)lists * (double)tokens,
-           mb * SLOTS * (double)sizes[BASE_O], mb * layers * (double)sizes[BASE_O]);
+           layers, (long long)tokens, (long long)heads, 1e-6 * SLOTS * (double)sizes[BITS],
+           1e-6 * layers * (double)sizes[BITS], 1e-6 * layers * (double)lists * (double)tokens,
+           1e-6 * SLOTS * (double)sizes[BASE_O], 1e-6 * layers * (double)sizes[BASE_O]);
     const int same = same_as_resident(queries, cache_size);
     timings_print();
 

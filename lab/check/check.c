@@ -52,32 +52,13 @@ int lab_work_make(struct lab_work *w, const struct lab_case *c, char why[LAB_WHY
     return 0;
 }
 
-static int mlp_answer(struct lab_work *w) {
-    const struct lab_setting *s = &w->s;
-    const struct lab_mlp *m = &s->mlp;
-    const struct lab_mlp_of of = {
-        .x = &s->q.view,
-        .w1 = &s->k.view,
-        .w2 = &s->v.view,
-        .bias = m->bias.buffer.base ? &m->bias.view : NULL,
-        .bias_out = m->bias_out.buffer.base ? &m->bias_out.view : NULL,
-        .cache = m->before.buffer.base ? &m->before.view : NULL,
-        .base = s->c.base ? &s->base.o.view : NULL,
-        .beta = s->base.basing.beta,
-        .activation = s->c.activation,
-        .pattern = w->spec,
-    };
-    lab_mlp_answer_free(&w->mlp);
-    return lab_mlp_run(&w->mlp, &of);
-}
-
 int lab_work_answer(struct lab_work *w) {
     struct lab_setting *s = &w->s;
     const struct lab_scoring scoring = lab_setting_scoring(s);
     lab_oracle_free(&w->oracle);
     lab_gradients_free(&w->gradients);
     if (lab_case_mlp(&s->c))
-        return mlp_answer(w);
+        return lab_setting_mlp(s, w->spec, NULL, 0, &w->mlp);
     if (lab_oracle_run(&w->oracle, &s->q.view, &lab_cache_k(&s->cache, &s->k)->view,
                        &lab_cache_v(&s->cache, &s->v)->view, w->spec, &scoring, NULL, 0))
         return -1;

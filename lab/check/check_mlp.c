@@ -9,8 +9,8 @@
 /* The bounds of docs/semantics.md, "MLP", by tess_type. */
 static const struct {
     double row;     /* c */
-    double element; /* of an activation that is rounded: a unit in the last place */
-    double floor;   /* of subnormal numbers */
+    double element; /* a unit in the last place of an activation */
+    double floor;   /* spacing of subnormal numbers */
 } rules[] = {[TESS_F32] = {0, 0, 0x1p-149},
              [TESS_F16] = {1e-3, 0x1p-10, 0x1p-24},
              [TESS_BF16] = {6e-3, 0x1p-7, 0x1p-133}};
@@ -38,7 +38,8 @@ static void hold(struct lab_report *report, const char *what, int64_t b, int64_t
 
 static void row_compare(struct lab_report *report, const struct lab_setting *s,
                         const struct lab_mlp_answer *answer, const tess_tensor *o, int64_t at) {
-    const int64_t M = o->size[2], N = o->size[3], b = at / M, i = at % M;
+    const int64_t M = o->size[2], N = o->size[3];
+    const int64_t b = answer->place[at] / M, i = answer->place[at] % M;
     const double e = e_of(s), c = rules[s->c.type].row;
     double error2 = 0;
     for (int64_t d = 0; d < N; d++) {
@@ -56,7 +57,7 @@ static void cache_compare(struct lab_report *report, const struct lab_setting *s
                           const struct lab_mlp_answer *answer, const struct lab_mlp *mlp,
                           int64_t at) {
     const tess_tensor *now = &mlp->cache.view, *before = &mlp->before.view;
-    const int64_t M = now->size[3], b = at / M, i = at % M;
+    const int64_t M = now->size[3], b = answer->place[at] / M, i = answer->place[at] % M;
     const size_t size = tess_type_size(now->type);
     const double e = e_of(s);
     for (int64_t f = 0; f < answer->n_kv; f++) {

@@ -51,41 +51,42 @@ static void row_free(struct row *r) {
 }
 
 /* h and t of a listed column; both bias and products are counted in t. */
-static void column_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of, struct row *r,
+static void column_run(struct lab_mlp_answer *out, const struct lab_mlp_of *given, struct row *r,
                        int64_t at, int64_t b, int64_t f) {
-    const double bias = bias_at(of->bias, f);
+    const double bias = bias_at(given->bias, f);
     double sum = bias, t2 = bias * bias;
-    lab_load_row(r->w, of->w1, b, 0, f);
-    for (int64_t k = 0; k < of->x->size[3]; k++) {
+    lab_load_row(r->w, given->w1, b, 0, f);
+    for (int64_t k = 0; k < given->x->size[3]; k++) {
         const double product = r->x[k] * r->w[k];
         sum += product;
         t2 += product * product;
     }
-    out->h[at * out->n_kv + f] = activate(of->activation, sum);
+    out->h[at * out->n_kv + f] = activate(given->activation, sum);
     out->t[at * out->n_kv + f] = sqrt(t2);
 }
 
-static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of, struct row *r,
+static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *given, struct row *r,
                    int64_t at) {
-    const int64_t M = of->x->size[2], N = out->d_v, b = at / M, i = at % M;
-    const int is_delta = of->cache && of->base;
+    const int64_t M = given->x->size[2], N = out->d_v, b = out->place[at] / M,
+                  i = out->place[at] % M;
+    const int is_delta = given->cache && given->base;
     double *o = out->o + at * N, size2 = 0, reach2 = 0, o2 = 0;
     int64_t n;
-    if (tess_pattern_row(of->pattern, b, 0, i, r->columns, out->n_kv, &n, NULL))
+    if (tess_pattern_row(given->pattern, b, 0, i, r->columns, out->n_kv, &n, NULL))
         return -1;
-    lab_load_row(r->x, of->x, b, 0, i);
+    lab_load_row(r->x, given->x, b, 0, i);
     for (int64_t d = 0; d < N; d++) {
-        o[d] = is_delta ? 0 : bias_at(of->bias_out, d);
+        o[d] = is_delta ? 0 : bias_at(given->bias_out, d);
         r->size2[d] = o[d] * o[d], r->reach2[d] = 0;
     }
     for (int64_t c = 0; c < n; c++) {
         const int64_t f = r->columns[c];
-        column_run(out, of, r, at, b, f);
+        column_run(out, given, r, at, b, f);
         const double h = out->h[at * out->n_kv + f], t = out->t[at * out->n_kv + f];
-        const double cached =
-            is_delta ? lab_get(of->cache->data, of->cache->type, lab_row(of->cache, b, 0, f) + i)
-                     : 0;
-        lab_load_row(r->w, of->w2, b, 0, f);
+        const double cached = is_delta ? lab_get(given->cache->data, given->cache->type,
+                                                 lab_row(given->cache, b, 0, f) + i)
+                                       : 0;
+        lab_load_row(r->w, given->w2, b, 0, f);
         for (int64_t d = 0; d < N; d++) {
             const double w2 = r->w[d] * r->w[d];
             o[d] += (h - cached) * r->w[d];
@@ -93,10 +94,11 @@ static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of, stru
             r->reach2[d] += t * t * w2;
         }
     }
-    const double beta = of->base ? of->beta : 1;
+    const double beta = given->base ? given->beta : 1;
     for (int64_t d = 0; d < N; d++) {
-        const double base =
-            of->base ? lab_get(of->base->data, of->base->type, lab_row(of->base, b, 0, i) + d) : 0;
+        const double base = given->base ? lab_get(given->base->data, given->base->type,
+                                                  lab_row(given->base, b, 0, i) + d)
+                                        : 0;
         o[d] = base + beta * o[d];
         size2 += beta * beta * r->size2[d] + base * base;
         reach2 += beta * beta * r->reach2[d];
@@ -107,29 +109,35 @@ static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of, stru
     return 0;
 }
 
-int lab_mlp_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of) {
-    const int64_t rows = of->x->size[0] * of->x->size[2], f = of->w1->size[2], n = of->w2->size[3];
+int lab_mlp_run(struct lab_mlp_answer *out, const struct lab_mlp_of *given) {
+    const int64_t all_rows = given->x->size[0] * given->x->size[2];
+    const int64_t rows = given->places ? given->n_places : all_rows;
+    const int64_t f = given->w1->size[2], n = given->w2->size[3];
     const size_t all = (size_t)(rows * f);
     struct row r;
     *out = (struct lab_mlp_answer){.rows = rows,
                                    .d_v = n,
                                    .n_kv = f,
+                                   .place = calloc((size_t)rows, sizeof *out->place),
                                    .o = calloc((size_t)(rows * n), sizeof(double)),
                                    .size = calloc((size_t)rows, sizeof(double)),
                                    .reach = calloc((size_t)rows, sizeof(double)),
                                    .h = calloc(all, sizeof(double)),
                                    .t = calloc(all, sizeof(double))};
-    int failed = row_make(&r, of->x->size[3], f, n);
-    failed |= !out->o || !out->size || !out->reach || !out->h || !out->t;
+    int failed = row_make(&r, given->x->size[3], f, n);
+    failed |= !out->place || !out->o || !out->size || !out->reach || !out->h || !out->t;
     for (size_t i = 0; i < all && !failed; i++)
         out->h[i] = (double)NAN;
-    for (int64_t at = 0; at < rows && !failed; at++)
-        failed = row_run(out, of, &r, at);
+    for (int64_t at = 0; at < rows && !failed; at++) {
+        out->place[at] = given->places ? given->places[at] : at;
+        failed = row_run(out, given, &r, at);
+    }
     row_free(&r);
     return failed;
 }
 
 void lab_mlp_answer_free(struct lab_mlp_answer *answer) {
+    free(answer->place);
     free(answer->o);
     free(answer->size);
     free(answer->reach);

@@ -15,20 +15,23 @@ struct lab_mlp_of {
     double beta;
     tess_activation activation;
     const tess_pattern *pattern;
+    const int64_t *places; /* [n_places] rows b M + i that are computed; NULL: all */
+    int64_t n_places;
 };
 
-/* Row x of the answer is query x % M of batch x / M. */
+/* Row x of the answer is query i of batch b, place[x] being b M + i. */
 struct lab_mlp_answer {
     int64_t rows, d_v, n_kv;
-    double *o;     /* [rows][d_v] */
-    double *size;  /* [rows] R: what rounding of values is measured by */
-    double *reach; /* [rows] sqrt(sum of t^2 w^2): what rounding within sums of h is */
-    double *h;     /* [rows][n_kv]; NaN where a column is not listed */
-    double *t;     /* [rows][n_kv]: sqrt(sum over k of x^2 W1^2) */
+    int64_t *place; /* [rows] */
+    double *o;      /* [rows][d_v] */
+    double *size;   /* [rows] R: what rounding of values is measured by */
+    double *reach;  /* [rows] sqrt(sum of t^2 w^2): what rounding within sums of h is */
+    double *h;      /* [rows][n_kv]; NaN where a column is not listed */
+    double *t;      /* [rows][n_kv]: sqrt(sum over k of x^2 W1^2) */
 };
 
 /* Answers 0, or -1 without memory; lab_mlp_answer_free whichever it was. */
-int lab_mlp_run(struct lab_mlp_answer *out, const struct lab_mlp_of *of);
+int lab_mlp_run(struct lab_mlp_answer *out, const struct lab_mlp_of *inputs);
 void lab_mlp_answer_free(struct lab_mlp_answer *answer);
 
 #endif

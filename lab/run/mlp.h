@@ -15,7 +15,7 @@
 struct lab_mlp {
     struct lab_tensor bias, bias_out;
     struct lab_tensor cache;  /* read and written by runs */
-    struct lab_tensor before; /* what it holds before each */
+    struct lab_tensor before; /* its contents before each */
 };
 
 /* pattern: what is listed, the oracle's. Answers 0, or -1 without memory; lab_mlp_free whichever it was. */

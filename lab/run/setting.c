@@ -195,3 +195,23 @@ int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *patte
                                             s->o.view.type};
     return lab_gradients_run(gradients, &inputs);
 }
+
+int lab_setting_mlp(const struct lab_setting *s, const tess_pattern *pattern, const int64_t *places,
+                    int64_t n_places, struct lab_mlp_answer *answer) {
+    const struct lab_mlp *m = &s->mlp;
+    const struct lab_mlp_of inputs = {
+        .x = &s->q.view,
+        .w1 = &s->k.view,
+        .w2 = &s->v.view,
+        .bias = m->bias.buffer.base ? &m->bias.view : NULL,
+        .bias_out = m->bias_out.buffer.base ? &m->bias_out.view : NULL,
+        .cache = m->before.buffer.base ? &m->before.view : NULL,
+        .base = s->c.base ? &s->base.o.view : NULL,
+        .beta = s->base.basing.beta,
+        .activation = s->c.activation,
+        .pattern = pattern,
+        .places = places,
+        .n_places = n_places,
+    };
+    return lab_mlp_run(answer, &inputs);
+}

@@ -42,4 +42,9 @@ struct lab_scoring lab_setting_scoring(const struct lab_setting *setting);
 int lab_setting_gradients(const struct lab_setting *setting, const tess_pattern *pattern,
                           struct lab_gradients *gradients);
 
+/* The oracle's MLP likewise, of all rows, or of n_places that are named (lab_mlp_of). lab_mlp_answer_free in either
+ * case. */
+int lab_setting_mlp(const struct lab_setting *setting, const tess_pattern *pattern,
+                    const int64_t *places, int64_t n_places, struct lab_mlp_answer *answer);
+
 #endif
