@@ -39,8 +39,8 @@ template <bool IS_DOWN, int N_CONSUMERS> struct mlp_sm90_shape {
     static constexpr int STAGES = CONSUMERS == 1 ? 5 : 4;
     static constexpr int THREADS = 128 + 128 * CONSUMERS;
     /* All that a launch gives, whose registers a thread are a multiple of 8. */
-    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 152 : CONSUMERS == 2 ? 216 : 224;
-    static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 56 : CONSUMERS == 2 ? 72 : 96;
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 144 : CONSUMERS == 2 ? 216 : 224;
+    static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 80 : CONSUMERS == 2 ? 72 : 96;
     static_assert(PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <=
                       65536 / THREADS / 8 * 8 * (1 + CONSUMERS),
                   "setmaxnreg would wait for ever");

@@ -122,18 +122,19 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
     const struct mlp_activation activation = mlp_activation_of(p.activation);
     const int thread = sm90_thread_here(), lane = thread % 32, warp = thread / 32;
     const int piece = thread % 8, row = 64 * consumer + 8 * piece, left = tile.rows - row;
-    T *const values = mlp_value<T>(p, tile.T, tile.begin) + row;
+    const bool caches = p.activations.data && left > 0;
+    const auto cached = [&](int at) {
+        return mlp_cached<T>(p, tile.batch, facts.column[at], tile.row + row);
+    };
+    const auto values = [&](int at) { return mlp_value<T>(p, tile.T, tile.begin + at) + row; };
 #pragma unroll 1
     for (int q = 0; q < tile.count; q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
-        T *cached[4];
         uint4 old[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = q + thread / 8 + 16 * i;
-            const bool exists = at < tile.count && p.activations.data && left > 0;
-            cached[i] =
-                exists ? mlp_cached<T>(p, tile.batch, facts.column[at], tile.row + row) : NULL;
-            old[i] = exists && p.delta ? mlp_load_8(cached[i], left) : uint4{0, 0, 0, 0};
+            old[i] = caches && p.delta && at < tile.count ? mlp_load_8(cached(at), left)
+                                                          : uint4{0, 0, 0, 0};
         }
 #pragma unroll
         for (int j = 0; j < 64; j += 16) {
@@ -155,21 +156,21 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
         warpgroup_sync(barrier);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int column = thread / 8 + 16 * i;
+            const int column = thread / 8 + 16 * i, at = q + column;
             const uint4 h = shared_load_16(mlp_sm90_at(panel, column, piece));
-            if (cached[i])
-                mlp_store_8(cached[i], h, left);
-            if (q + column < tile.count)
-                *reinterpret_cast<uint4 *>(values + (q + column) * shape::ROWS) =
-                    p.delta ? mlp_less(h, old[i], T()) : h;
+            if (at >= tile.count)
+                continue;
+            if (caches)
+                mlp_store_8(cached(at), h, left);
+            *reinterpret_cast<uint4 *>(values(at)) = p.delta ? mlp_less(h, old[i], T()) : h;
         }
         warpgroup_sync(barrier);
     }
     if (tile.begin + tile.count == tile.places) /* DOWN's last step is whole */
 #pragma unroll 1
-        for (int i = tile.count + thread / 8; (tile.begin + i - 1) / 64 == (tile.places - 1) / 64;
+        for (int i = tile.count + thread / 8; (tile.begin + i) / 64 == (tile.places - 1) / 64;
              i += 16)
-            *reinterpret_cast<uint4 *>(values + i * shape::ROWS) = uint4{0, 0, 0, 0};
+            *reinterpret_cast<uint4 *>(values(i)) = uint4{0, 0, 0, 0};
 }
 
 /* DOWN: sums and bias_out, times beta and added to a base, to o. A thread has eight columns of rows 16 apart. */

@@ -80,7 +80,7 @@ static inline bool mlp_sm90_maps_make(struct mlp_sm90_maps *maps, const struct m
     const CUtensorMapDataType type = sm90_map_type(T());
     return encode &&
            (shape::DOWN ? h[2] == 0 || sm90_map_make(&maps->a, encode, type, values, h, 64)
-                        : sm90_map_make(&maps->a, encode, type, run->q, x, 64)) &&
+                        : sm90_map_make(&maps->a, encode, type, run->q, x, shape::ROWS)) &&
            (!p->dense || sm90_map_make(&maps->b, encode, type, weights, b, 64));
 }
 

@@ -107,9 +107,8 @@ DEVICE uint32_t mlp_sm90_begin(uint32_t shared, const struct mlp_params &p,
         if (shape::DOWN && warp < shape::CONSUMERS)
             tma_load(to + warp * MLP_PANEL, &maps.a, full, 64 * warp,
                      (int)(tile.T * p.value_stride) + k, 0, 0, TMA_EVICT_LAST);
-        else if (warp < shape::CONSUMERS)
-            tma_load(to + warp * MLP_PANEL, &maps.a, full, k, tile.row + 64 * warp, 0, tile.batch,
-                     TMA_EVICT_LAST);
+        else if (!shape::DOWN && warp == 0)
+            tma_load(to, &maps.a, full, k, tile.row, 0, tile.batch, TMA_EVICT_LAST);
         if (warp < panels) {
             const int at = tile.begin + 64 * warp, batch = maps.shared_weights ? 0 : tile.batch;
             tma_load(to + shape::A + warp * MLP_PANEL, &maps.b, full, shape::DOWN ? at : k,
@@ -123,25 +122,27 @@ DEVICE uint32_t mlp_sm90_begin(uint32_t shared, const struct mlp_params &p,
 /* ---- rows of B, by eight threads each, sixteen rows at a time ---- */
 
 /* UP: a thread's rows of W1, which stay for all steps, in units of 16 bytes; ~0: none. DOWN: columns that its rows of
- * W2 belong to, of the next step; -1: none. */
+ * W2 belong to, -1: none; of this step, and behind them of the next, as a look-up takes as long as a step. */
 template <class shape> struct mlp_sm90_rows {
-    static constexpr int N = shape::DOWN ? 4 : shape::WIDTH / 16;
+    static constexpr int N = shape::DOWN ? 4 : shape::WIDTH / 16, ALL = shape::DOWN ? 8 : N;
     const char *weights; /* where this thread's piece of a row begins */
     uint32_t to;         /* its place in a stage */
     int32_t left;        /* DOWN: columns of o from this piece on */
-    uint32_t at[N];
+    uint32_t at[ALL];
 };
 
+/* Finds rows `from` ... of a thread: UP's of the tile, or DOWN's of the step at depth k. */
 template <class shape>
 DEVICE void mlp_sm90_find_rows(struct mlp_sm90_rows<shape> &rows, const struct mlp_params &p,
-                               const struct mlp_tile &tile, int32_t k) {
-    const int32_t first = shape::DOWN ? k : tile.begin, row = (int)threadIdx.x / 8;
+                               const struct mlp_tile &tile, int from, int32_t k) {
+    const int32_t first = (shape::DOWN ? k : tile.begin) + (int)threadIdx.x / 8;
     const int32_t end = shape::DOWN ? tile.places : tile.begin + tile.count;
 #pragma unroll
     for (int i = 0; i < rows.N; i++) {
-        const int32_t f = mlp_column(p, tile.first, first + row + 16 * i, end);
-        rows.at[i] = shape::DOWN || f < 0 ? (uint32_t)f
-                                          : (uint32_t)f * (uint32_t)(p.lists.run.k.stride[2] / 8);
+        const int32_t f = mlp_column(p, tile.first, first + 16 * i, end);
+        rows.at[from + i] = shape::DOWN || f < 0
+                                ? (uint32_t)f
+                                : (uint32_t)f * (uint32_t)(p.lists.run.k.stride[2] / 8);
     }
 }
 
@@ -156,11 +157,13 @@ DEVICE struct mlp_sm90_rows<shape> mlp_sm90_rows_of(const struct mlp_params &p,
     rows.to = shape::A + row * 128 + swizzle_piece(row, piece);
     rows.left = min(tile.width, run.d_v - tile.begin) - 8 * piece;
     if (!p.dense)
-        mlp_sm90_find_rows(rows, p, tile, 0);
+        mlp_sm90_find_rows(rows, p, tile, 0, 0);
+    if (!p.dense && shape::DOWN)
+        mlp_sm90_find_rows(rows, p, tile, rows.ALL - rows.N, MLP_STEP);
     return rows;
 }
 
-/* Copies the rows of the step at depth k. DOWN finds those of the next while they are in flight. */
+/* Copies the rows of the step at depth k. */
 template <class shape>
 DEVICE void mlp_sm90_copy_rows(struct mlp_sm90_rows<shape> &rows, const struct mlp_params &p,
                                const struct mlp_tile &tile, uint32_t stage, int32_t k) {
@@ -176,7 +179,10 @@ DEVICE void mlp_sm90_copy_rows(struct mlp_sm90_rows<shape> &rows, const struct m
                     cp_async_16_l2_128(to + i * 2048 + panel * MLP_PANEL, from + 128 * panel,
                                        f >= 0 && 64 * panel < rows.left);
         }
-        mlp_sm90_find_rows(rows, p, tile, k + MLP_STEP);
+#pragma unroll
+        for (int i = 0; i < rows.N; i++)
+            rows.at[i] = rows.at[rows.ALL - rows.N + i];
+        mlp_sm90_find_rows(rows, p, tile, rows.ALL - rows.N, k + 2 * MLP_STEP);
         return;
     }
     const char *const from = rows.weights + 2 * k;
@@ -188,7 +194,7 @@ DEVICE void mlp_sm90_copy_rows(struct mlp_sm90_rows<shape> &rows, const struct m
                                inside && rows.at[i] != ~0u);
 }
 
-/* ---- the producer loop: the next tile is found while copies of this one are in flight ---- */
+/* ---- the producer loop ---- */
 
 template <class shape, class T>
 DEVICE void mlp_sm90_produce(char *memory, uint32_t shared, const struct mlp_params &p,
@@ -198,27 +204,21 @@ DEVICE void mlp_sm90_produce(char *memory, uint32_t shared, const struct mlp_par
     uint32_t step = 0;
     if (!shape::DOWN && first_warp)
         at.width = mlp_sm90_width<shape>(p, at.tiles);
-    if (first_warp)
-        mlp_sm90_publish<shape>(memory, shared, p, at, 0);
 #pragma unroll 1
     for (uint32_t job = 0;; job++) {
+        if (first_warp) /* consumers are at the last steps before, and at their epilogue */
+            mlp_sm90_publish<shape>(memory, shared, p, at, job);
         const struct mlp_tile tile = mlp_sm90_take<shape>(memory, shared, job);
         if (tile.T < 0)
             break;
         const int32_t depth = shape::DOWN ? tile.places : p.lists.run.d_qk;
-        const int32_t ahead =
-            min((shape::STAGES - 1) * MLP_STEP, (depth - 1) / MLP_STEP * MLP_STEP);
         struct mlp_sm90_rows<shape> rows = mlp_sm90_rows_of<shape, T>(p, tile);
-        if (first_warp && depth == 0)
-            mlp_sm90_publish<shape>(memory, shared, p, at, job + 1);
 #pragma unroll 1
         for (int32_t k = 0; k < depth; k += MLP_STEP, step++) {
             const uint32_t stage = mlp_sm90_begin<shape>(shared, p, maps, tile, k, step);
             if (!p.dense)
                 mlp_sm90_copy_rows(rows, p, tile, stage, k);
             barrier_arrive_cp_async(shared + shape::FULL + 8 * ring_stage<shape::STAGES>(step));
-            if (first_warp && k == ahead)
-                mlp_sm90_publish<shape>(memory, shared, p, at, job + 1);
         }
     }
     cp_async_wait_all();
