@@ -209,7 +209,7 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
     if (args->kernel->family->lists == LISTS_FILLED)
         return decode_detail(args, room, size);
-    if (args->work.prepared && args->kernel->rows)
+    if (args->work.prepared && args->kernel->rows && args->kernel->stage != TESS_STAGE_MLP_UP)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
         return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");

@@ -34,7 +34,7 @@
 template <bool IS_DOWN, int N_CONSUMERS> struct mlp_sm90_shape {
     static constexpr bool DOWN = IS_DOWN;
     static constexpr int CONSUMERS = N_CONSUMERS, ROWS = 64 * CONSUMERS;
-    static constexpr int WIDTH = CONSUMERS == 3 ? 192 : 256; /* sums of three share the registers */
+    static constexpr int WIDTH = CONSUMERS == 3 ? 128 : 256; /* three share the registers */
     static constexpr int A = ROWS * 128, B = WIDTH * 128, STAGE = A + B;
     static constexpr int STAGES = CONSUMERS == 1 ? 5 : 4;
     static constexpr int THREADS = 128 + 128 * CONSUMERS;

@@ -127,15 +127,20 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
         return mlp_cached<T>(p, tile.batch, facts.column[at], tile.row + row);
     };
     const auto values = [&](int at) { return mlp_value<T>(p, tile.T, tile.begin + at) + row; };
-#pragma unroll 1
-    for (int q = 0; q < tile.count; q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
-        uint4 old[4];
+    const auto load = [&](uint4(&to)[4], int q) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = q + thread / 8 + 16 * i;
-            old[i] = caches && p.delta && at < tile.count ? mlp_load_8(cached(at), left)
-                                                          : uint4{0, 0, 0, 0};
+            to[i] = caches && p.delta && at < tile.count ? mlp_load_8(cached(at), left)
+                                                         : uint4{0, 0, 0, 0};
         }
+    };
+    uint4 old[4];
+    load(old, 0);
+#pragma unroll 1
+    for (int q = 0; q < tile.count; q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
+        uint4 next[4];
+        load(next, q + 64);
 #pragma unroll
         for (int j = 0; j < 64; j += 16) {
             uint32_t x[4];
@@ -164,6 +169,9 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
                 mlp_store_8(cached(at), h, left);
             *reinterpret_cast<uint4 *>(values(at)) = p.delta ? mlp_less(h, old[i], T()) : h;
         }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            old[i] = next[i];
         warpgroup_sync(barrier);
     }
     if (tile.begin + tile.count == tile.places) /* DOWN's last step is whole */
@@ -173,7 +181,24 @@ DEVICE void mlp_sm90_up(float (&c)[128], char *memory, uint32_t shared, const st
             *reinterpret_cast<uint4 *>(values(i)) = uint4{0, 0, 0, 0};
 }
 
-/* DOWN: sums and bias_out, times beta and added to a base, to o. A thread has eight columns of rows 16 apart. */
+/* A base's pieces of 64 columns from q on: eight columns of rows 16 apart. */
+template <class T>
+DEVICE void mlp_sm90_load_base(uint4 (&base)[4], const struct mlp_params &p,
+                               const struct mlp_tile &tile, int consumer, int q) {
+    const struct attention_params &run = p.lists.run;
+    const int thread = sm90_thread_here(), at = q + thread % 8 * 8, n = tile.begin + at;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int row = 64 * consumer + thread / 8 + 16 * i;
+        base[i] = {0, 0, 0, 0};
+        if (run.base.o.data && row < tile.rows && at < tile.width && n < run.d_v)
+            base[i] = *reinterpret_cast<const uint4 *>(
+                view_row<T>(run.base.o, tile.batch, 0, tile.row + row) + n);
+    }
+}
+
+/* DOWN: sums and bias_out, times beta and added to a base, to o. A thread writes the pieces of the panel that it
+ * reads again. */
 template <class shape, class T>
 DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_params &p,
                           const struct mlp_tile &tile, int consumer, int barrier) {
@@ -181,22 +206,19 @@ DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_par
     const uint32_t panel = shared + shape::STAGING + consumer * MLP_PANEL;
     const int thread = sm90_thread_here(), lane = thread % 32, warp = thread / 32;
     const int piece = thread % 8;
-    const bool based = run.base.o.data != NULL, biased = p.bias_out.data && !p.delta;
-    const float own = based ? run.base.beta : 1;
+    const bool biased = p.bias_out.data && !p.delta;
+    const float own = run.base.o.data ? run.base.beta : 1;
+    uint4 base[4];
+    mlp_sm90_load_base<T>(base, p, tile, consumer, 0);
 #pragma unroll 1
     for (int q = 0; q < tile.width && tile.begin + q < run.d_v;
          q += 64, mlp_sm90_next<shape::WIDTH>(c)) {
         const int n = tile.begin + q + 8 * piece;
         const bool inside = q + 8 * piece < tile.width && n < run.d_v;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = thread / 8 + 16 * i, at = 64 * consumer + row;
-            uint4 base = {0, 0, 0, 0};
-            if (based && inside && at < tile.rows)
-                base = *reinterpret_cast<const uint4 *>(
-                    view_row<T>(run.base.o, tile.batch, 0, tile.row + at) + n);
-            shared_store_16(mlp_sm90_at(panel, row, piece), base);
-        }
+        for (int i = 0; i < 4; i++)
+            shared_store_16(mlp_sm90_at(panel, thread / 8 + 16 * i, piece), base[i]);
+        mlp_sm90_load_base<T>(base, p, tile, consumer, q + 64);
         warpgroup_sync(barrier);
 #pragma unroll
         for (int j = 0; j < 64; j += 16) {
@@ -210,9 +232,9 @@ DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_par
                 float2 bias = {0, 0};
                 if (biased && m < run.d_v)
                     bias = {mlp_bias_at(p.bias_out, m, T()), mlp_bias_at(p.bias_out, m + 1, T())};
-                const float2 base = mma_unpack(x[e], T());
-                x[e] = mma_pack(fmaf(own, c[from] + bias.x, base.x),
-                                fmaf(own, c[from + 1] + bias.y, base.y), T());
+                const float2 based = mma_unpack(x[e], T());
+                x[e] = mma_pack(fmaf(own, c[from] + bias.x, based.x),
+                                fmaf(own, c[from + 1] + bias.y, based.y), T());
             }
             stmatrix(at, x);
         }
@@ -225,8 +247,21 @@ DEVICE void mlp_sm90_down(float (&c)[128], uint32_t shared, const struct mlp_par
                 *reinterpret_cast<uint4 *>(view_row<T>(run.o, tile.batch, 0, tile.row + at) + n) =
                     o;
         }
-        warpgroup_sync(barrier);
     }
+}
+
+/* Prefetches a consumer's rows of a base to L2, of 128 bytes each. */
+template <class T>
+DEVICE void mlp_sm90_prefetch_base(const struct mlp_params &p, const struct mlp_tile &tile,
+                                   int consumer) {
+    const int thread = sm90_thread_here(), row = 64 * consumer + thread / 2;
+    if (!p.lists.run.base.o.data || row >= tile.rows)
+        return;
+    const T *const from =
+        view_row<T>(p.lists.run.base.o, tile.batch, 0, tile.row + row) + tile.begin;
+#pragma unroll 1
+    for (int n = thread % 2 * 64; n < tile.width && tile.begin + n < p.lists.run.d_v; n += 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + n));
 }
 
 template <class shape, class T>
@@ -243,6 +278,8 @@ DEVICE void mlp_sm90_consume(char *memory, uint32_t shared, const struct mlp_par
             break;
         const int32_t depth = shape::DOWN ? tile.places : p.lists.run.d_qk;
         float c[128];
+        if (shape::DOWN)
+            mlp_sm90_prefetch_base<T>(p, tile, consumer);
         if (!shape::DOWN) {
             mlp_sm90_find<shape, T>(facts, p, tile, tile.row + 64 * consumer);
             warpgroup_sync(barrier);
