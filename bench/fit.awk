@@ -5,16 +5,18 @@
 #   time = launch + items / multiprocessors * (item + steps * step)
 #
 # is linear in the six costs. Squares are of relative errors. Steps are of 64 keys; those of full keys are
-# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least; else steps are of runs
-# where they are shorter than 64, a step.
+# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least; steps of other runs lie
+# between those of 64 and of 8, as src/plan/cost.c has them.
 
 # Nanoseconds of a launch: lists that fill a device do not tell it. Of drawn shapes that take less than 30 us
 # (docs/notes/planning.md, "Launches").
 function launch(kernel) {
-    if (kernel ~ /sm90.*_r64$/) return 3200
     if (kernel ~ /sm90_d(512|576|768|1024)/) return 9000
-    return kernel ~ /sm90/ ? 3800 : 6000
+    return kernel ~ /sm90/ ? 3000 : 6000
 }
+
+# Lists of a kernel and height (bench/fit.sh).
+function wanted(kernel, rows) { return kernel ~ /sm90/ && rows >= 32 ? 12 : 8 }
 
 BEGIN { COSTS = 6 } # an item; steps plain, masked, of runs, of masked runs, gathered
 
@@ -24,8 +26,15 @@ BEGIN { COSTS = 6 } # an item; steps plain, masked, of runs, of masked runs, gat
     per = $4 / multiprocessors
     for (i = 2; i <= COSTS; i++) x[i] = 0
     x[1] = per
-    x[$3 < 8 ? 6 : $3 < 64 ? 4 : 2] = per * $5 / 64
-    x[$3 < 64 ? 5 : 3] = per * $6 / 64
+    part = log(64 / $3) / log(8) # of what runs of 8 take more
+    if ($3 < 8) x[6] = per * $5 / 64
+    else {
+        x[2] = per * $5 / 64 * (1 - part)
+        x[4] = per * $5 / 64 * part
+    }
+    part = (64 / $3 - 1) / 7
+    x[3] = per * $6 / 64 * (1 - part)
+    x[5] = per * $6 / 64 * part
     add(key, ++lists[key], x, 1e6 * $7, launch($1))
 }
 
@@ -34,7 +43,7 @@ END {
         key = order[k]
         split(key, name, " ")
         first = launch(name[1])
-        if (lists[key] < 8 || !solve(key)) {
+        if (lists[key] < wanted(name[1], name[2]) || !solve(key)) {
             print "fit: " key ": too few lists, left out" >"/dev/stderr"
             continue
         }

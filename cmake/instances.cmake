@@ -167,17 +167,30 @@ unit(units_sm90 attention_bf16_sm90_d128_sums forward/sm90/kernel.cuh
     "const char *cuda_sums_refuses_run(const struct attention_params *p, tess_type type) {\n    return attention_sm90_sums_refused(p, type);\n}")
 
 # Backward.
-string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9]+, [a-z]+, [0-9]+," backward "${rows}")
+string(REGEX MATCHALL "CUDA_BACKWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z]+, [a-z0-9]+, [0-9]+,[^(]*[(][0-9]+" backward "${rows}")
 foreach(row ${backward})
-    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9]+), ([a-z]+), ([0-9]+)," row "${row}")
+    string(REGEX MATCH "[(]([a-z0-9]+), ([a-z0-9_]+), ([a-z]+), ([a-z0-9]+), ([0-9]+),[^(]*[(]([0-9]+)" row "${row}")
     set(name gradient_${CMAKE_MATCH_3}_${CMAKE_MATCH_1}_${CMAKE_MATCH_2})
     set(over_keys false)
     if(CMAKE_MATCH_3 STREQUAL "keys")
         set(over_keys true)
     endif()
-    set(arguments "${type_${CMAKE_MATCH_1}}, ${CMAKE_MATCH_4}, ${over_keys}")
-    unit(units gradient_${CMAKE_MATCH_1}_${CMAKE_MATCH_2} backward/kernel.cuh
-        "cudaError_t cuda_${name}(const struct gradient_params *p, cudaStream_t stream) {\n    return gradient_launch<${arguments}>(p, stream);\n}\n\nint64_t cuda_${name}_shared(int32_t rows) {\n    return gradient_shared<${arguments}>(rows);\n}")
+    set(arguments "${type_${CMAKE_MATCH_1}}, ${CMAKE_MATCH_5}, ${over_keys}")
+    set(list units)
+    set(folder backward)
+    set(launch "gradient_launch<${arguments}>(p, stream)")
+    set(shared "gradient_shared<${arguments}>(rows)")
+    set(rows_name " rows")
+    if(CMAKE_MATCH_4 STREQUAL "sm90")
+        set(arguments "${type_${CMAKE_MATCH_1}}, ${CMAKE_MATCH_5}, ${CMAKE_MATCH_6}, ${over_keys}")
+        set(list units_sm90)
+        set(folder backward/sm90)
+        set(launch "gradient_sm90_launch<${arguments}>(p, stream)")
+        set(shared "gradient_sm90_shape<${arguments}>::BYTES")
+        set(rows_name "")
+    endif()
+    unit(${list} gradient_${CMAKE_MATCH_1}_${CMAKE_MATCH_2} ${folder}/kernel.cuh
+        "cudaError_t cuda_${name}(const struct gradient_params *p, cudaStream_t stream) {\n    return ${launch};\n}\n\nint64_t cuda_${name}_shared(int32_t${rows_name}) {\n    return ${shared};\n}")
 endforeach()
 
 # The MLP's products.

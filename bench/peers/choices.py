@@ -7,8 +7,8 @@ Lines of FILE are cases of `tessera bench`, each with a kernel=, tile= or split=
 these alone take turns. A line for each group: the fastest, and what others take over its time. The file has a row
 for each choice.
 
-Runs of a graph take turns over SETS sets of tensors, as layers of a model do: none reads what the run before it read,
-nor writes the same O. What small problems read lies in L2 then, as behind a projection; what large ones read does not.
+Runs of a graph take turns over sets of tensors, as layers of a model do: none reads what the run before it read, nor
+writes the same O. What small problems read lies in L2 then, as behind a projection; what large ones read does not.
 """
 import argparse
 import collections
@@ -28,7 +28,6 @@ import turns
 FIELDS = ("case", "kernel", "device", "commit", "pairs", "difference", "ms", "ms_min", "ms_max", "runs", "launches",
           "timing", "tflops", "tile", "items", "split", "absent")
 
-SETS = 4  # sets of tensors, which take turns
 AHEAD = 8  # groups that are planned while one is timed
 SHORT_MS, SHORT_TIMES = .05, 3  # runs of less are timed in so many times the rounds
 LAUNCHES = 128  # of a graph at most: a replay begins some microseconds after its event
@@ -60,7 +59,7 @@ def prepared(library, groups, a):
 
 def measure(cases, work, plans, a):
     """Rows of the choices of a shape."""
-    sets = [tuple(x.clone() for x in work.tensors()) for _ in range(SETS - 1)]
+    sets = [tuple(x.clone() for x in work.tensors()) for _ in range(a.sets - 1)]
     makers = {case["line"]: lambda work, plan=plan: field.ours("fused", None, plan.result(), sets)(work)
               for case, plan in zip(cases, plans)}
     rows, replays = field.enter(makers, work, only_right=False)
@@ -90,6 +89,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--library", required=True, help="path of a libtessera.so")
     p.add_argument("--rounds", type=int, default=5, help="rounds of each group")
+    p.add_argument("--sets", type=int, default=4, help="sets of tensors, which take turns")
     p.add_argument("--warm", type=float, default=10, help="milliseconds that the card works before each group")
     p.add_argument("--seconds", type=float, default=1e9, help="after which no group is begun")
     p.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

@@ -680,7 +680,7 @@ says "nearest to its bound: tessera verify '$nearest'"
 good plan n=130,nkv=264,d=32,block=64x1,pattern='random_row(0.3,1)',op=mlp,backend=cpu
 says 'fused MLP on cpu'
 good bench --seconds=0.01 n=130,nkv=264,d=32,block=64x1,pattern='random_row(0.3,1)',op=mlp,bias=ho,cache=delta,backend=cpu
-says cpu_mlp_up
+says op=mlp,bias=ho,cache=delta
 for bad in 'goes with op=mlp:cache=delta' 'softcap does not go:op=mlp,softcap=2' 'h=1, pipeline=fused:op=mlp,h=2' \
     'fill=positive:op=mlp,fill=large' 'base=add:op=mlp,base=merge' 'without cache=store:op=mlp,base=add,cache=store'; do
     refused "${bad%%:*}" verify "n=8,${bad#*:}"

@@ -36,7 +36,7 @@
 
 #define DECODE_KEY_DIM 790e-15
 #define DECODE_TIMES(times, products, dims)                                                        \
-    .launch = LAUNCH, .item = times * dims * 50e-12, .key_row_dim = products * PRODUCT / 3,        \
+    .launch = LAUNCH, .item = times * dims * 50e-12, .key_row_dim = products * PRODUCT,            \
     .key_dim = times * DECODE_KEY_DIM
 #define DECODE_d64(...) DECODE_TIMES(1, __VA_ARGS__)
 #define DECODE_d128 DECODE_d64

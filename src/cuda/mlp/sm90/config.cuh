@@ -68,7 +68,7 @@ static __host__ __device__ __forceinline__ int32_t mlp_width(int i) {
     return i < 2 ? 64 + 32 * i : i < 9 ? 128 + 16 * (i - 2) : 240 + 16 * (i - 9);
 }
 
-/* What a width costs: rounds of a device of `ctas` CTAs, in columns. */
+/* Cost of a width in columns: rounds of a device of `ctas` CTAs. */
 static __host__ __device__ __forceinline__ int64_t mlp_width_cost(int64_t tiles, int32_t width,
                                                                   int32_t ctas) {
     return (tiles + ctas - 1) / ctas * (width + MLP_OVERHEAD);

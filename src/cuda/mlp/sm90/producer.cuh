@@ -125,7 +125,7 @@ DEVICE uint32_t mlp_sm90_begin(uint32_t shared, const struct mlp_params &p,
  * W2 belong to, -1: none; of this step, and behind them of the next, as a look-up takes as long as a step. */
 template <class shape> struct mlp_sm90_rows {
     static constexpr int N = shape::DOWN ? 4 : shape::WIDTH / 16, ALL = shape::DOWN ? 8 : N;
-    const char *weights; /* where this thread's piece of a row begins */
+    const char *weights; /* begin of this thread's piece of a row */
     uint32_t to;         /* its place in a stage */
     int32_t left;        /* DOWN: columns of o from this piece on */
     uint32_t at[ALL];
