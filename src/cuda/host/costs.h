@@ -63,4 +63,8 @@
     .item = GRADIENT_ITEM, .key_row_dim = GRADIENT_KEY_ROW_DIM_f32, .key_dim = KEY_DIM,            \
     .launch = LAUNCH
 
+/* ---- the MLP: an estimate ---- */
+
+#define MLP_COST .item = 20e-9, .key_row_dim = 4e-15, .launch = 5e-6
+
 #endif

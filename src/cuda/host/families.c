@@ -5,6 +5,7 @@
 #include "host/costs.h"
 #include "host/decode.h"
 #include "host/drained.h"
+#include "host/mlp.h"
 #include "host/staged.h"
 #include "plan/cost.h"
 #include "work/granules.h"
@@ -127,6 +128,21 @@ static const char *sums_refuses(const struct kernel *kernel, const struct proble
     if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         return "it computes scales of up to 2^127";
     return architecture_refused(target);
+}
+
+static const char *mlp_family_refuses(const struct kernel *kernel, const struct problem *problem,
+                                      const tess_target *target) {
+    const tess_type *const type = kernel->own;
+    const char *why = type_refused(*type, problem->type);
+    if (!why)
+        why = mlp_refuses(problem, target);
+    return why ? why : architecture_refused(target);
+}
+static const char *mlp_sm90_family_refuses(const struct kernel *kernel,
+                                           const struct problem *problem,
+                                           const tess_target *target) {
+    const char *why = mlp_family_refuses(kernel, problem, target);
+    return why ? why : mlp_sm90_refuses(problem, target);
 }
 
 /* Whether all queries list all keys, of which there are as many as TMA copies at once. */
@@ -404,6 +420,21 @@ const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuse
                                                           .lists = LISTS_PACKED | LISTS_FILLED,
                                                           .whole_groups = 1},
                                                .granule = GRANULE_MAX};
+
+/* The MLP's products: a tile is an item, and granules are of one column. */
+#define MLP_UP(refused)                                                                            \
+    .family = {.refuses = refused,                                                                 \
+               .seconds = cost_lists,                                                              \
+               .workers = one_worker,                                                              \
+               .prepare = &prepare_lists,                                                          \
+               .lists = LISTS_PACKED | LISTS_FILLED},                                              \
+    .granule = 1
+#define MLP_DOWN(refused) .family = {.refuses = refused, .lists = LISTS_PACKED | LISTS_FILLED}
+const struct cuda_family family_mlp_up = {MLP_UP(mlp_family_refuses)};
+const struct cuda_family family_mlp_down = {MLP_DOWN(mlp_family_refuses)};
+const struct cuda_family family_mlp_sm90_up = {MLP_UP(mlp_sm90_family_refuses), .maps = MAPS_ALONE};
+const struct cuda_family family_mlp_sm90_down = {MLP_DOWN(mlp_sm90_family_refuses),
+                                                 .maps = MAPS_ALONE};
 
 /* Decode: tiles of up to so many rows, of any number of heads. */
 #define DECODE(most, keys, ...)                                                                    \
