@@ -88,7 +88,7 @@ END
     echo ' *'
     echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, runs, masked_runs, gathered} ...)'
     echo ' */'
-    awk -v multiprocessors="$multiprocessors" -f bench/fit.awk "$work/timings"
+    awk -v multiprocessors="$multiprocessors" -f bench/solve.awk -f bench/fit.awk "$work/timings"
 } >"$work/costs.def" || exit 1
 cp "$work/costs.def" "$out"
 fitted=$(grep -c '^ *{' "$out")

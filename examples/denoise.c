@@ -28,7 +28,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <tessera.h>
+#include "either.h"
 
 enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, STEPS = 50, REFRESH = 10 };
 enum { GROUP = 64, GROUPS = TOKENS / GROUP, KEEP = 96, FORCED = 4, WORDS = TOKENS / 64 };
@@ -52,13 +52,6 @@ static void *workspace, *dense_image, *kept_image;
 static size_t workspace_size;
 static struct memory *layers[LAYERS];
 static float model[3][HEADS][TOKENS][DIM]; /* q, k and v of the file */
-
-static void require(tess_status status, const tess_error *error) {
-    if (status) {
-        fprintf(stderr, "denoise: %s: %s\n", tess_status_name(status), error->message);
-        exit(EXIT_FAILURE);
-    }
-}
 
 /* ---- steps ---- */
 
@@ -112,7 +105,7 @@ static void dense_run(struct memory *m, tess_stream stream) {
 }
 
 /* Columns by their sums: as indices, then packed. */
-static void choose(tess_backend backend, struct memory *m, tess_stream stream) {
+static void choose(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
     tess_selection selection = tess_selection_init();
     tess_selected selected = tess_selected_init();
@@ -128,7 +121,7 @@ static void choose(tess_backend backend, struct memory *m, tess_stream stream) {
 }
 
 /* The rest of a dense run, as the base of the steps to come; and its lse as the next reference. */
-static void cache(tess_backend backend, struct memory *m, tess_stream stream) {
+static void cache(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
     struct run r;
     const tess_tensor o = view(m->o), lse = view_rows(m->lse), kept_o = view(m->kept_o),
@@ -143,16 +136,17 @@ static void cache(tess_backend backend, struct memory *m, tess_stream stream) {
     require(tess_merge(backend, 1, whole, whole_lse, &o, &reference, &error, stream), &error);
 }
 
-static void full(tess_backend backend, tess_stream stream) {
+static void full(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++) {
         dense_run(layers[l], stream);
-        choose(backend, layers[l], stream);
-        cache(backend, layers[l], stream);
+        choose(layers[l], stream);
+        cache(layers[l], stream);
     }
 }
 
-static void sparse(tess_backend backend, tess_stream stream) {
-    (void)backend;
+static void sparse(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++) {
         struct memory *m = layers[l];
         struct run r;
@@ -165,80 +159,19 @@ static void sparse(tess_backend backend, tess_stream stream) {
 }
 
 /* A step that errors and speed-ups are told beside. */
-static void dense(tess_backend backend, tess_stream stream) {
-    (void)backend;
+static void dense(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++)
         dense_run(layers[l], stream);
 }
 
-/* ---- what differs between backends: memory, and how a step is launched ---- */
-
-typedef void kind_of_step(tess_backend backend, tess_stream stream);
 enum { FULL, SPARSE, DENSE, KINDS };
-static kind_of_step *const kinds[KINDS] = {full, sparse, dense};
-
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
-
-static const tess_backend backend = TESS_CUDA;
-
-static void cuda(cudaError_t code) {
-    if (code != cudaSuccess) {
-        fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(code));
-        exit(EXIT_FAILURE);
-    }
-}
-
-static void *allocate(size_t size) {
-    void *memory;
-    cuda(cudaMallocManaged(&memory, size + 1, cudaMemAttachGlobal));
-    return memory;
-}
-
-static void release(void *memory) {
-    cuda(cudaFree(memory));
-}
-
-static void launch(int kind) {
-    static cudaStream_t stream;
-    static cudaGraphExec_t ready[KINDS];
-    if (!stream)
-        cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    if (!ready[kind]) {
-        cudaGraph_t graph;
-        kinds[kind](backend,
-                    stream); /* a kernel's first launch may load it: no capture holds that */
-        cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-        kinds[kind](backend, stream);
-        cuda(cudaStreamEndCapture(stream, &graph));
-        cuda(cudaGraphInstantiate(&ready[kind], graph, 0));
-    }
-    cuda(cudaGraphLaunch(ready[kind], stream));
-    cuda(cudaStreamSynchronize(stream));
-}
-#else
-static const tess_backend backend = TESS_CPU;
-
-static void *allocate(size_t size) {
-    void *memory = aligned_alloc(256, (size / 256 + 1) * 256);
-    if (!memory)
-        exit(EXIT_FAILURE);
-    return memory;
-}
-
-static void release(void *memory) {
-    free(memory);
-}
-
-static void launch(int kind) {
-    kinds[kind](backend, NULL);
-}
-#endif
+static struct step kinds[KINDS] = {{full, NULL, NULL}, {sparse, NULL, NULL}, {dense, NULL, NULL}};
 
 static double launch_ms(int kind) {
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    launch(kind);
+    launch(&kinds[kind]);
     clock_gettime(CLOCK_MONOTONIC, &to);
     return 1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec);
 }
@@ -382,7 +315,7 @@ static double denoise(double drift) {
             project(l, drift * step);
         for (int k = 0; k < KINDS && step == 0;
              k++) /* makes graphs, and today's lse the reference */
-            launch(k);
+            launch(&kinds[k]);
         const double ms = launch_ms(kind);
         for (int l = 0; l < LAYERS; l++) {
             mass += kept_mass(layers[l]) / LAYERS;

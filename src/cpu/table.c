@@ -84,6 +84,8 @@ static const char *pairs_refuse(const struct problem *p) {
     const double factor = fabs(p->scale) * 1.4426950408889634;
     if (p->type != TESS_BF16)
         return "it multiplies bf16";
+    if (p->operation == TESS_MLP)
+        return NULL;
     if (p->caches.k_type != TESS_BF16 || p->caches.v_type != TESS_BF16)
         return "it multiplies keys and values of bf16";
     if (p->d_qk % 32 != 0 || p->d_v % 16 != 0)
@@ -224,7 +226,8 @@ static double gradient_keys_dims(const struct trial *trial) {
 
 static const int32_t tile_rows[] = {1, 2, 4, 8, 16, 32, CPU_TILE_ROWS, 0};
 #define OVER_LISTS .refuses = level_refuses, .seconds = cost_lists
-enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS };
+static const int32_t mlp_rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 0};
+enum { TILES, DELTA, FORWARD, FORWARD_PAIRS, SUMS, KEYS, KEYS_PAIRS, ROWS, MLP };
 static const struct family families[] = {
     [TILES] = {.refuses = level_refuses, .seconds = cost_tiles},
     [DELTA] = {.refuses = level_refuses, .seconds = cost_rows},
@@ -239,6 +242,7 @@ static const struct family families[] = {
                     .listed = cpu_gradients_listed_fit},
     [ROWS] = {OVER_LISTS, .lists = LISTS_PACKED, .dims = gradient_rows_dims,
               .packed_rows = CPU_TILE_ROWS, .listed = cpu_gradients_listed_fit},
+    [MLP] = {OVER_LISTS, .lists = LISTS_PACKED | LISTS_FILLED},
 };
 
 #define LEVEL_UNUSABLE(level)                                                                      \
@@ -292,6 +296,10 @@ CPU_BUILT(LEVEL_UNUSABLE)
                .key_row_dim = row_dim, .key_dim = 2 * FETCH, .convert_dim = CONVERT,               \
                .masked_key = 2 * masked, .listed_row_dim = row_listed,                             \
                .listed_key_dim = key_listed)
+#define MLP_KERNELS(level, row_dim)                                                                \
+    KERNEL(level, mlp_up, TESS_STAGE_MLP_UP, MLP, mlp_rows, .item = ITEM, .key_row_dim = row_dim,  \
+           .key_dim = FETCH, .convert_dim = CONVERT),                                              \
+        KERNEL(level, mlp_down, TESS_STAGE_MLP_DOWN, MLP, NULL, .item = 0)
 #define KERNELS(level, ...) KERNELS_OF(level, __VA_ARGS__)
 /* Listed pairs of the backward cost what AVX-512's do, which they are computed by. */
 #define KERNELS_PAIRS_OF(level, dim, key, gradient_dim, row_dim, masked, row_listed, key_listed,   \
@@ -311,12 +319,17 @@ CPU_BUILT(LEVEL_UNUSABLE)
 #define AVX512 0.0117e-9, 0.20e-9, 0.0175e-9, 0.032e-9, 0.019e-9, 0.64e-9
 #define AVX2 0.0244e-9, 0.30e-9, 0.020e-9, 0.050e-9, 0.045e-9, 1.1e-9
 #define PORTABLE 0.088e-9, 0.30e-9, 0.12e-9, 0.010e-9, 0.095e-9, 1.2e-9
-#define KERNELS_amx KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, AVX512)
+#define KERNELS_amx                                                                                \
+    KERNELS_PAIRS(amx, 0.0038e-9, 0.09e-9, 0.0045e-9, AVX512), MLP_KERNELS(amx, MLP_AMX)
 #define KERNELS_avx512bf16 KERNELS_PAIRS(avx512bf16, 0.0030e-9, 0.19e-9, 0.0040e-9, AVX512)
-#define KERNELS_avx512 KERNELS(avx512, AVX512)
-#define KERNELS_avx2 KERNELS(avx2, AVX2)
-#define KERNELS_neon KERNELS(neon, PORTABLE)
-#define KERNELS_portable KERNELS(portable, PORTABLE)
+#define KERNELS_avx512 KERNELS(avx512, AVX512), MLP_KERNELS(avx512, MLP_AVX512)
+#define KERNELS_avx2 KERNELS(avx2, AVX2), MLP_KERNELS(avx2, MLP_AVX2)
+#define KERNELS_neon KERNELS(neon, PORTABLE), MLP_KERNELS(neon, MLP_PORTABLE)
+#define KERNELS_portable KERNELS(portable, PORTABLE), MLP_KERNELS(portable, MLP_PORTABLE)
+#define MLP_AMX 0.0011e-9
+#define MLP_AVX512 0.0117e-9
+#define MLP_AVX2 0.0244e-9
+#define MLP_PORTABLE 0.088e-9
 #define LEVEL_KERNELS(level) KERNELS_##level,
 static const struct kernel kernels[] = {CPU_BUILT(LEVEL_KERNELS)};
 

@@ -2,6 +2,7 @@
 #include "host/families.h"
 
 #include "host/backward.h"
+#include "host/costs.h"
 #include "host/decode.h"
 #include "host/staged.h"
 #include "plan/cost.h"
@@ -251,10 +252,10 @@ static double gradient_dims(const struct trial *trial) {
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
 }
 
-/* Hopper's forward of 64 and 128 dims: the quotients of docs/notes/hopper.md, "Score modifiers". */
 static double modified_score(const struct problem *problem) {
     const struct modifiers *m = &problem->modifiers;
-    return (m->softcap != 0 ? .057 : 0) + (m->alibi ? .06 : 0) + (m->dropped ? .115 : 0);
+    return MODIFIED_SCORE * ((m->softcap != 0) + (m->alibi != 0)) +
+           DROPPED_SCORE * (m->dropped != 0);
 }
 
 /* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. Time of a short
@@ -351,8 +352,8 @@ const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_ro
     .refuses = forward_refuses, .seconds = answers, .modified = modified_score,                    \
     .workers = forward_workers, .prepare = &prepare_lists, .lists = LISTS_PACKED
 
-/* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
-#define HOPPER_PARTS .part_keys = 512, .parts_rate = 2e12, .combine = 5e-6
+/* Hopper's: how heads are packed, and to how many rows. */
+#define HOPPER_PARTS .part_keys = 512, .parts_rate = PARTS_RATE, .combine = COMBINE
 #define HOPPER(answers, how, most)                                                                 \
     .family = {PACKED(answers), HOPPER_PARTS, .packing = how, .packed_rows = most, .weighed = 1},  \
     .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
@@ -436,7 +437,7 @@ const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuse
                .packed_rows = most,                                                                \
                .part_keys = keys,                                                                  \
                .whole_shares = whole_shares,                                                       \
-               .combine = 4e-6,                                                                    \
+               .combine = COMBINE,                                                                 \
                __VA_ARGS__}
 #define DECODE_LOW(most) DECODE(most, DECODE_CHUNK, .weighed = 1)
 #define DECODE_HIGH(most) DECODE(most, SCHEDULE_CHUNK, .weighed = 0)
