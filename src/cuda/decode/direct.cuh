@@ -26,8 +26,8 @@ struct direct_entries {
     int32_t bits;         /* log2 of the keys of an entry */
     int32_t ranges;       /* how many there are; 0: entries are indices */
     struct {
-        int32_t first;
-        uint32_t keys;
+        uint32_t end;  /* keys up to its end */
+        int32_t shift; /* a key less its number among the row's */
     } range[FILL_RANGES];
 };
 struct direct_list {
@@ -75,8 +75,9 @@ DEVICE void direct_take_ranges(struct direct_entries &l, int32_t length) {
     l.n = 0;
     for (int32_t i = 0; i < l.ranges; i++) {
         const int32_t first = max(range[i][0], l.low), end = min(range[i][1], l.high + 1);
-        l.range[i] = {first, (uint32_t)max(0, end - first)};
-        l.n += l.range[i].keys;
+        const uint32_t before = l.n;
+        l.n += (uint32_t)max(0, end - first);
+        l.range[i] = {l.n, first - (int32_t)before};
     }
 }
 
@@ -87,15 +88,17 @@ DEVICE uint32_t direct_number(const struct direct_entries &l, uint32_t at) {
 
 /* Entry of the CTA's `at`-th key; -1 from `end` on. */
 DEVICE int32_t direct_entry(const struct direct_entries &l, uint32_t at, uint32_t end) {
-    uint32_t x = direct_number(l, at);
+    const uint32_t x = direct_number(l, at);
     if (at >= end || x >= l.n)
         return -1;
     if (l.ranges == 0)
         return l.row[x >> l.bits];
-    int32_t i = 0;
-    for (; x >= l.range[i].keys; i++)
-        x -= l.range[i].keys;
-    return l.range[i].first + (int32_t)x;
+    int32_t shift = l.range[0].shift;
+#pragma unroll
+    for (int i = 1; i < FILL_RANGES; i++)
+        if (i < l.ranges && x >= l.range[i - 1].end)
+            shift = l.range[i].shift;
+    return (int32_t)x + shift;
 }
 
 DEVICE struct decode_place direct_place(const struct direct_entries &l, uint32_t at,

@@ -211,8 +211,7 @@ DEVICE void decode_sum(struct attention_state<typename shape::T, shape::DIMS_O, 
         /* Warps that have keys do: lists of decode/direct.cuh begin at 0. */
         if (!shape::Q_APART || decode_column<shape>() * 8 * shape::TILES < (int)pass.item.end)
             decode_hold_q(q, pass.shared + shape::Q);
-        if (!shape::Q_APART)
-            __syncthreads(); /* all have read Q */
+        __syncthreads(); /* all have read Q; and no load moves on, where registers are short */
     }
     if (!shape::Q_APART)
         pass.fill(STAGES - 1);
