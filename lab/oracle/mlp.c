@@ -86,11 +86,12 @@ static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *given, s
         const double cached = is_delta ? lab_get(given->cache->data, given->cache->type,
                                                  lab_row(given->cache, b, 0, f) + i)
                                        : 0;
+        const double rounded = fabs(h) + (is_delta ? fabs(h - cached) : 0); /* both are */
         lab_load_row(r->w, given->w2, b, 0, f);
         for (int64_t d = 0; d < N; d++) {
             const double w2 = r->w[d] * r->w[d];
             o[d] += (h - cached) * r->w[d];
-            r->size2[d] += (h * h + cached * cached) * w2;
+            r->size2[d] += rounded * rounded * w2;
             r->reach2[d] += t * t * w2;
         }
     }
@@ -100,7 +101,8 @@ static int row_run(struct lab_mlp_answer *out, const struct lab_mlp_of *given, s
                                                   lab_row(given->base, b, 0, i) + d)
                                         : 0;
         o[d] = base + beta * o[d];
-        size2 += beta * beta * r->size2[d] + base * base;
+        const double size = fabs(beta) * sqrt(r->size2[d]) + fabs(base);
+        size2 += size * size;
         reach2 += beta * beta * r->reach2[d];
         o2 += o[d] * o[d];
     }

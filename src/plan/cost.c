@@ -34,9 +34,10 @@ static const struct step_cost *step_cost(const struct trial *t) {
     return s;
 }
 
-/* Seconds of the whole device. */
+/* Seconds of the whole device, of nanoseconds of a kernel of two products. */
 static double device_seconds(const struct trial *t, double nanoseconds) {
-    return 1e-9 * nanoseconds / fmax(1, t->target->multiprocessors);
+    const int products = t->kernel->family->products ? t->kernel->family->products : 2;
+    return 1e-9 * nanoseconds * products / 2 / fmax(1, t->target->multiprocessors);
 }
 
 /* Keys that stand together in a list, at most those of a step. */

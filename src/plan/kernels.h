@@ -263,6 +263,7 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
+    int products; /* steps are of a kernel of two products, and this one has so many; 0: two */
     /* Nanoseconds of a multiprocessor that a problem's modifiers take for a score, beside step_cost. NULL: 0. */
     double (*modified)(const struct problem *problem);
     /* Whether it can compute listed pairs alone for this problem. NULL: never. */

@@ -192,7 +192,8 @@ static bool is_decoded(const struct lab_case *c) {
 /* Whether CUDA takes an MLP: 16 bits, rows of whole pieces, o of its type, and groups of rows that fill a tile. */
 static bool is_mlp_of_cuda(const struct lab_case *c) {
     const tess_problem p = lab_case_problem(c, TESS_FUSED);
-    return c->type != TESS_F32 && p.alignment >= 16 && !c->out32 && c->block_q >= 64;
+    return c->type != TESS_F32 && p.alignment >= 16 && c->d % 8 == 0 && c->dv % 8 == 0 &&
+           !c->out32 && c->block_q >= 64;
 }
 
 /* Whether a case of the sweep has no fused kernel on this machine's GPU. */

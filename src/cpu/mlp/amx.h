@@ -108,12 +108,19 @@ static inline void up_products_begin(struct up_products *s, const struct cpu_hea
     unit_begin();
 }
 
+/* sums = those of n columns, MLP_COLUMNS at most; `next` more follow. */
 static inline void up_products(struct up_products *s, const struct cpu_head *w1,
-                               const int32_t *column, int32_t n, int64_t rows, int64_t d) {
+                               const int32_t *column, int32_t n, int32_t next, int64_t rows,
+                               int64_t d) {
     const int64_t lanes = mlp_lanes(rows), pairs = amx_padded(d) / 2;
     const int32_t whole = (int32_t)cpu_round_up(n, 32);
     for (int64_t i = 0; i < d; i += MLP_SPAN) {
         const int64_t some = min_i64(MLP_SPAN, d - i), span = amx_padded(some);
+        const int64_t products = lanes / MLP_GROUP * (whole / 32);
+        struct mlp_ahead ahead = {
+            w1, column, n, 0, 2 * (i + MLP_SPAN), 2 * min_i64(MLP_SPAN, d - i - MLP_SPAN)};
+        if (i + MLP_SPAN >= d) /* the next columns' first dims */
+            ahead = (struct mlp_ahead){w1, column + n, next, 0, 0, 2 * min_i64(MLP_SPAN, d)};
         for (int32_t j = 0; j < whole; j++) {
             uint16_t *row = s->w + j * MLP_SPAN_ROW;
             const int64_t copied = j < n ? some : 0;
@@ -125,6 +132,7 @@ static inline void up_products(struct up_products *s, const struct cpu_head *w1,
             for (int32_t j = 0; j < whole; j += 32) {
                 const struct amx_left left = {(const char *)(s->w + j * MLP_SPAN_ROW),
                                               MLP_SPAN_ROW * (int64_t)sizeof *s->w, j + 16 < n};
+                mlp_fetch(&ahead, ahead.n / products + 1);
                 amx_product(s->sums + lane * MLP_SUMS_COLUMNS + j * MLP_GROUP, MLP_GROUP, &left,
                             s->x + lane * pairs + i / 2 * MLP_GROUP, span / 32, i > 0);
             }
@@ -186,7 +194,9 @@ static inline void down_products(struct down_products *s, const struct cpu_head 
         memset(s->sums, 0, (size_t)(mlp_lanes(rows) * MLP_SPAN_OUT) * sizeof *s->sums);
     unit_begin();
     for (int64_t p = 0; p < n; p += MLP_SPAN) {
-        const int64_t some = min_i64(MLP_SPAN, n - p);
+        const int64_t some = min_i64(MLP_SPAN, n - p), behind = n - p - some;
+        const int64_t products = (d + 31) / 32 * ((rows + 31) / 32);
+        struct mlp_ahead ahead = {&from, column + p + some, min_i64(MLP_SPAN, behind), 0, 0, 2 * d};
         down_pairs(s->w, &from, column + p, some, d);
         for (int64_t i = 0; i < d; i += MLP_GROUP)
             for (int64_t r = 0; r < rows; r += 32) {
@@ -198,6 +208,7 @@ static inline void down_products(struct down_products *s, const struct cpu_head 
                                (size_t)amx_padded(some) * sizeof *s->left);
                     left.row = (const char *)s->left, left.stride = MLP_SPAN * 2;
                 }
+                mlp_fetch(&ahead, ahead.n / products + 1);
                 amx_product(s->sums + r * MLP_SPAN_OUT + i, MLP_SPAN_OUT, &left,
                             s->w + i * (MLP_SPAN / 2), amx_padded(some) / 32, p > 0);
             }

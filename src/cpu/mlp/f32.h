@@ -45,9 +45,11 @@ static inline void up_products_begin(struct up_products *s, const struct cpu_hea
     cpu_load_columns(s->x, x, first, rows, d, s->row);
 }
 
-/* sums = those of n columns, MLP_COLUMNS at most. */
+/* sums = those of n columns, MLP_COLUMNS at most; `next` more follow. */
 static inline void up_products(struct up_products *s, const struct cpu_head *w1,
-                               const int32_t *column, int32_t n, int64_t rows, int64_t d) {
+                               const int32_t *column, int32_t n, int32_t next, int64_t rows,
+                               int64_t d) {
+    (void)next;
     const int64_t lanes = cpu_lanes(rows);
     const float *w_row[CPU_ROWS];
     vf ignored[CPU_VECTORS] = {{0}};

@@ -60,6 +60,25 @@ static inline struct cpu_head mlp_dims_from(struct cpu_head head, int64_t first)
     return head;
 }
 
+/* Pieces of rows that products are to read next: fetched to the second cache a few at a time, while others are
+ * multiplied. */
+struct mlp_ahead {
+    const struct cpu_head *rows;
+    const int32_t *row; /* n numbers */
+    int64_t n, at;
+    int64_t offset, size; /* bytes of each row */
+};
+
+#define MLP_LINE 64 /* bytes */
+
+static inline void mlp_fetch(struct mlp_ahead *ahead, int64_t rows) {
+    for (const int64_t end = min_i64(ahead->n, ahead->at + rows); ahead->at < end; ahead->at++) {
+        const char *row = cpu_key(ahead->rows, ahead->row[ahead->at]) + ahead->offset;
+        for (int64_t i = 0; i < ahead->size; i += MLP_LINE)
+            __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
 /* out = elements first ... first + n - 1 of a bias; zeros where there is none. */
 static inline void mlp_bias(float *out, const struct view *bias, int64_t first, int64_t n) {
     if (!bias->data)

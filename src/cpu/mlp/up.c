@@ -6,18 +6,17 @@
 #else
 #include "mlp/f32.h"
 #endif
+#include "mlp/halves.h"
 
 /* One thread's scratch. */
 struct up_scratch {
     struct up_products products;
     int32_t *columns; /* [n_kv] */
-    float *row;       /* values of CPU_LANES queries, turned */
 };
 
 static void scratch_take(struct carve *c, const struct kernel_args *args, struct up_scratch *s) {
     up_products_take(c, args, &s->products);
     s->columns = carve_take(c, (size_t)args->problem->n_kv, sizeof *s->columns);
-    s->row = carve_take(c, CPU_LANES * MLP_COLUMNS, sizeof *s->row);
 }
 
 static void job_take(struct carve *c, const struct kernel_args *args, struct mlp_job *job) {
@@ -37,68 +36,135 @@ size_t CPU_NAME(mlp_up_workspace)(const struct kernel_args *args) {
     return c.overflow ? SIZE_MAX : c.used;
 }
 
+/* A column's place in the cache, from query `first` on; NULL: there is no cache. */
+static char *cache_at(const struct kernel_args *args, const struct mlp_tile *tile, int32_t column,
+                      int64_t lane) {
+    const struct view *cache = &mlp_of(args)->activations;
+    const int64_t at = tile->b * cache->stride[0] + column * cache->stride[2] + tile->first + lane;
+    return cache->data ? (char *)cache->data + at * (int64_t)tess_type_size(cache->type) : NULL;
+}
+
 /* sums of a column = its values in lanes lane ... lane + width - 1; the cache is updated. */
 static void column_end(const struct kernel_args *args, const struct mlp_tile *tile, int32_t column,
                        float bias, int64_t lane, int64_t width, float *sums) {
-    const struct mlp_operands *given = mlp_of(args);
-    const struct view *cache = &given->activations;
     const tess_type type = args->problem->type;
-    const int64_t size = (int64_t)tess_type_size(type);
     const int64_t rows = max_i64(0, min_i64(width, tile->rows - lane));
+    char *const cache = cache_at(args, tile, column, lane);
     _Alignas(64) float cached[MLP_GROUP], rounded[MLP_GROUP];
     activation_apply(args->problem->activation, sums, width, bias);
     cpu_row_from_f32(rounded, sums, type, width);
     cpu_row_to_f32(sums, rounded, type, width);
-    if (!cache->data)
-        return;
-    char *at = (char *)cache->data +
-               (tile->b * cache->stride[0] + column * cache->stride[2] + tile->first + lane) * size;
-    if (mlp_is_delta(given)) {
-        cpu_load_any(cached, at, type, rows);
+    if (cache && mlp_is_delta(mlp_of(args))) {
+        cpu_load_any(cached, cache, type, rows);
         for (int64_t r = 0; r < rows; r++)
             sums[r] -= cached[r];
     }
-    memcpy(at, rounded, (size_t)(rows * size));
+    if (cache)
+        memcpy(cache, rounded, (size_t)rows * tess_type_size(type));
+}
+
+#if CPU_LANES == 16
+/* Columns of whole vectors of rows, likewise. */
+V_INLINE void columns_whole(const struct kernel_args *args, const struct mlp_tile *tile,
+                            const int32_t *column, const float *bias, int32_t n, int64_t lane,
+                            int64_t width, float *sums, const tess_activation activation,
+                            const tess_type type) {
+    const int is_delta = mlp_is_delta(mlp_of(args));
+    const int64_t size = type == TESS_F32 ? 4 : 2;
+    char none[CPU_LANES * sizeof(float)];
+    for (int32_t j = 0; j < n; j++, sums += width) {
+        char *const cache = cache_at(args, tile, column[j], lane);
+        for (int64_t r = 0; r < width; r += CPU_LANES) {
+            char *const at = cache ? cache + r * size : none;
+            const vf cached = is_delta ? halves_load(at, type) : (vf){0};
+            const vf h = activation_of(activation, v_load(sums + r) + v_set(bias[j]));
+            v_store(sums + r, halves_store(at, h, type) - cached);
+        }
+    }
+}
+#endif
+
+/* The values of n columns. */
+static void columns_end(const struct kernel_args *args, const struct mlp_tile *tile,
+                        const int32_t *column, const float *bias, int32_t n, int64_t lane,
+                        int64_t width, float *sums) {
+#if CPU_LANES == 16
+#define COLUMNS(activation, type)                                                                  \
+    columns_whole(args, tile, column, bias, n, lane, width, sums, activation, type);
+#define TYPES(activation)                                                                          \
+    case activation:                                                                               \
+        if (args->problem->type == TESS_BF16)                                                      \
+            COLUMNS(activation, TESS_BF16)                                                         \
+        else if (args->problem->type == TESS_F16)                                                  \
+            COLUMNS(activation, TESS_F16)                                                          \
+        else                                                                                       \
+            COLUMNS(activation, TESS_F32)                                                          \
+        return;
+    if (lane + width <= tile->rows)
+        switch (args->problem->activation) {
+            TYPES(TESS_GELU)
+            TYPES(TESS_GELU_TANH)
+            TYPES(TESS_SILU)
+            TYPES(TESS_RELU)
+            TYPES(TESS_IDENTITY)
+        }
+#undef TYPES
+#undef COLUMNS
+#endif
+    for (int32_t j = 0; j < n; j++)
+        column_end(args, tile, column[j], bias[j], lane, width, sums + j * width);
+}
+
+/* CPU_LANES lanes by as many columns of values, to rows that are `stride` elements apart; n of them. */
+V_INLINE void values_turn(char *to, int64_t stride, const float *sums, int64_t width, int64_t n,
+                          const tess_type type) {
+    const int64_t size = (int64_t)tess_type_size(type);
+    vf a[CPU_LANES];
+    V_FOR(r, CPU_LANES) {
+        a[r] = v_load(sums + r * width);
+    }
+    v_transpose(a);
+    for (int64_t r = 0; r < n; r++) {
+#if CPU_LANES == 16
+        halves_store(to + r * stride * size, a[r], type);
+#else
+        float row[CPU_LANES];
+        v_store_any(row, a[r]);
+        cpu_row_from_f32(to + r * stride * size, row, type, CPU_LANES);
+#endif
+    }
 }
 
 /* Values of MLP_COLUMNS columns from `place` on, of the group of lanes whose sums these are. */
 static void values_store(const struct kernel_args *args, const struct mlp_tile *tile, int64_t place,
-                         int64_t lane, int64_t width, const float *sums, float *turned) {
+                         int64_t lane, int64_t width, const float *sums) {
     const tess_type type = args->problem->type;
     const int64_t size = (int64_t)tess_type_size(type), stride = mlp_of(args)->value_stride;
-    for (int64_t l = 0; l < width && lane + l < tile->rows; l += CPU_LANES) {
-        for (int64_t j = 0; j < MLP_COLUMNS; j += CPU_LANES) {
-            vf a[CPU_LANES];
-            V_FOR(r, CPU_LANES) {
-                a[r] = v_load(sums + (j + r) * width + l);
-            }
-            v_transpose(a);
-            V_FOR(r, CPU_LANES) {
-                v_store(turned + r * MLP_COLUMNS + j, a[r]);
-            }
-        }
-        for (int64_t r = 0; r < CPU_LANES && lane + l + r < tile->rows; r++)
-            cpu_row_from_f32(tile->values + ((lane + l + r) * stride + place) * size,
-                             turned + r * MLP_COLUMNS, type, MLP_COLUMNS);
-    }
+    for (int64_t l = 0; l < width && lane + l < tile->rows; l += CPU_LANES)
+        for (int64_t j = 0; j < MLP_COLUMNS; j += CPU_LANES)
+            values_turn(tile->values + ((lane + l) * stride + place + j) * size, stride,
+                        sums + j * width + l, width, min_i64(CPU_LANES, tile->rows - lane - l),
+                        type);
 }
 
-/* Columns of the list from `place` on, n of them. */
+/* A block of columns of the list, from `place` on, where `left` are. */
 static void columns_run(const struct kernel_args *args, const struct mlp_tile *tile,
-                        const struct cpu_head *w1, int64_t place, int32_t n, struct up_scratch *s) {
+                        const struct cpu_head *w1, int64_t place, int64_t left,
+                        struct up_scratch *s) {
+    const int32_t n = (int32_t)min_i64(MLP_COLUMNS, left);
+    const int32_t next = (int32_t)min_i64(MLP_COLUMNS, left - n);
     const int32_t *column = s->columns + place;
     const int64_t lanes = mlp_lanes(tile->rows);
     float bias[MLP_COLUMNS];
-    up_products(&s->products, w1, column, n, tile->rows, args->problem->d_qk);
+    up_products(&s->products, w1, column, n, next, tile->rows, args->problem->d_qk);
     for (int32_t j = 0; j < n; j++)
         mlp_bias(bias + j, &mlp_of(args)->bias, column[j], 1);
     for (int64_t lane = 0; lane < lanes; lane += MLP_GROUP) {
         const int64_t width = min_i64(MLP_GROUP, lanes - lane);
         float *sums = s->products.sums + lane * MLP_SUMS_COLUMNS;
-        for (int32_t j = 0; j < n; j++)
-            column_end(args, tile, column[j], bias[j], lane, width, sums + j * width);
+        columns_end(args, tile, column, bias, n, lane, width, sums);
         memset(sums + n * width, 0, (size_t)((MLP_COLUMNS - n) * width) * sizeof *sums);
-        values_store(args, tile, place, lane, width, sums, s->row);
+        values_store(args, tile, place, lane, width, sums);
     }
 }
 
@@ -118,7 +184,7 @@ static void piece_run(const void *context, int64_t number, int32_t thread) {
     if (begin < end)
         up_products_begin(&s.products, &x, tile.first, tile.rows, args->problem->d_qk);
     for (int64_t place = begin * MLP_COLUMNS; place < end * MLP_COLUMNS; place += MLP_COLUMNS)
-        columns_run(args, &tile, &w1, place, (int32_t)min_i64(MLP_COLUMNS, n - place), &s);
+        columns_run(args, &tile, &w1, place, n - place, &s);
     if (begin < end)
         up_products_end();
 }

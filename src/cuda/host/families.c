@@ -90,8 +90,22 @@ static const char *gradient_refuses(const struct kernel *kernel, const struct pr
         return "it computes scales of at least 2^-126";
     if (d > own->d_qk)
         return own->too_wide;
+    const struct cuda_family *family = cuda_family_of(kernel);
     const char *why = type_refused(own->type, problem->type);
-    return why ? why : architecture_refused(target);
+    if (!why)
+        why = architecture_refused(target);
+    return why || !family->refuses ? why : family->refuses(problem, target);
+}
+
+/* Granules have 64 places: smaller blocks would be mostly padding. */
+static const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    const struct block_rows *b = &problem->block_rows;
+    if (modifiers_any(&problem->modifiers))
+        return "it computes no score modifiers";
+    if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
+                         min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
+        return "it computes blocks of 64 queries and keys or more";
+    return attention_sm90_refuses(problem, target);
 }
 
 static const char *delta_refuses(const struct kernel *kernel, const struct problem *problem,
@@ -213,6 +227,10 @@ static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
     const int keys = kernel->stage == TESS_STAGE_GRADIENT_KEYS;
     const int32_t warps = GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows));
     return warps / share * warp / (rows < warp ? warp : rows);
+}
+static int32_t gradient_sm90_resident(const struct kernel *kernel, int32_t rows) {
+    (void)kernel;
+    return GRADIENT_SM90_RESIDENT(rows);
 }
 static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
     return (struct granule_step){
@@ -411,6 +429,21 @@ const struct cuda_family family_small_m_16bit = {
     .step = gradient_step, .resident = gradient_resident
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
+/* Hopper's, which compute all sums of a pass, whatever is wanted: the forward's costs, for more products. */
+#define GRADIENT_SM90(its_products)                                                                \
+    {                                                                                              \
+        .family = {.refuses = gradient_refuses,                                                    \
+                   .seconds = drained_seconds,                                                     \
+                   .products = its_products,                                                       \
+                   .workers = forward_workers,                                                     \
+                   .prepare = &prepare_lists,                                                      \
+                   .lists = LISTS_PACKED,                                                          \
+                   .weighed = 1},                                                                  \
+        .granule = GRANULE_MAX, .granule_least = GRANULE_MAX, .groups = 1, .tma = 1,               \
+        .resident = gradient_sm90_resident, .refuses = gradient_sm90_refuses                       \
+    }
+const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4);
+const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3);
 
 static double sums_dims(const struct trial *trial) {
     return (double)trial->problem->d_qk;

@@ -98,14 +98,18 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define TYPE_OF_bf16 TESS_BF16
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
-#define GRADIENT_f32 family_gradient_f32
-#define GRADIENT_f16 family_gradient_16bit
-#define GRADIENT_bf16 family_gradient_16bit
-#define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes)                              \
+#define GRADIENT_FAMILY_sm90(pass) family_gradient_sm90_##pass
+#define GRADIENT_FAMILY_16bit(pass) family_gradient_16bit
+#define GRADIENT_FAMILY_f32(pass) family_gradient_f32
+#define GRADIENT_COSTS_sm90(its_type, its_name) .steps = costs_bf16_##its_name
+#define GRADIENT_COSTS_16bit(its_type, its_name)                                                   \
+    .cost = {GRADIENT_COST_##its_type, .item = GRADIENT_ITEM, .launch = LAUNCH}
+#define GRADIENT_COSTS_f32 GRADIENT_COSTS_16bit
+#define CUDA_BACKWARD(its_type, its_name, pass, its_family, head, heights, bytes)                  \
     {.name = "cuda_gradient_" #pass "_" #its_type "_" #its_name,                                   \
      .stage = STAGE_##pass,                                                                        \
-     .family = &GRADIENT_##its_type.family,                                                        \
-     .cost = {GRADIENT_COST_##its_type, .item = GRADIENT_ITEM, .launch = LAUNCH},                  \
+     .family = &GRADIENT_FAMILY_##its_family(pass).family,                                         \
+     GRADIENT_COSTS_##its_family(its_type, its_name),                                              \
      .rows = (const int32_t[]){LIST heights, 0},                                                   \
      .shared = (const int64_t[]){LIST bytes},                                                      \
      .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0),                      \
