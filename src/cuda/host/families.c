@@ -304,20 +304,30 @@ static int whole_shares(const struct kernel *kernel) {
     return head_of(kernel) > 128 || kernel->rows[0] >= 128;
 }
 
-/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image. */
-#define DIRECT_MOST_KEYS 1024
+/* Keys of a list that are so few that CTAs of decode/direct.cuh may leave multiprocessors idle: a fill takes longer. */
+#define DIRECT_FEW_KEYS 1024
+#define DIRECT_LEAST_KEYS (2 * DECODE_CHUNK) /* a CTA's */
 
-/* Tiles of one query, whose clusters take the device, or few keys. */
-static int decode_direct(const struct kernel *kernel, const tess_target *target,
-                         const struct fill_shape *shape, int64_t units) {
+/* Tiles of one query, whose CTAs find room at once, or fill whole rounds but for a quarter of the last. */
+static int64_t decode_direct(const struct kernel *kernel, const tess_target *target,
+                             const struct fill_shape *shape, int64_t units) {
     const struct forward_kernel *own = kernel->own;
-    const int64_t shared = kernel->shared[0] + DECODE_DIRECT_ROOM(own->d_qk, own->d_v);
-    const int64_t keys = (shape->capacity ? shape->capacity : shape->cols) * shape->block_kv;
-    const int64_t clusters = max_i64(1, min_i64(units, target->multiprocessors / 16));
-    return target->architecture >= 90 && shape->form == TESS_INDICES &&
-           min_i64(shape->block_q, shape->n_q) == 1 && shape->block_kv <= KERNEL_TILE_KEYS &&
-           (!target->shared_memory_per_block || shared <= target->shared_memory_per_block) &&
-           (keys <= DIRECT_MOST_KEYS * 16 / clusters || 2 * units >= target->multiprocessors);
+    const int64_t shared = kernel->shared[0] + DECODE_DIRECT_ROOM(own->d_qk);
+    const int64_t keys =
+        shape->form == TESS_RANGES ? shape->n_kv : shape->capacity * shape->block_kv;
+    const int64_t least = (keys + DIRECT_LEAST_KEYS - 1) / DIRECT_LEAST_KEYS;
+    const int64_t room = target->multiprocessors * (whole_shares(kernel) ? 1 : 2);
+    const int64_t parts = max_i64(1, min_i64(least, room / max_i64(1, units)));
+    const int64_t rounds = (units * parts + room - 1) / room;
+    return target->architecture >= 90 &&
+                   (shape->form == TESS_INDICES || shape->form == TESS_RANGES) &&
+                   min_i64(shape->block_q, shape->n_q) == 1 &&
+                   shape->block_kv <= KERNEL_TILE_KEYS &&
+                   (!target->shared_memory_per_block ||
+                    shared <= target->shared_memory_per_block) &&
+                   (keys <= DIRECT_FEW_KEYS || rounds == 1 || 4 * units >= 3 * rounds * room)
+               ? parts
+               : 0;
 }
 
 /* ---- families ---- */
