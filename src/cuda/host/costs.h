@@ -65,6 +65,6 @@
 
 /* ---- the MLP: an estimate ---- */
 
-#define MLP_COST .item = 20e-9, .key_row_dim = 4e-15, .launch = 5e-6
+#define MLP_COST .launch = LAUNCH, .item = GRADIENT_ITEM, .key_row_dim = PRODUCT
 
 #endif
