@@ -192,6 +192,36 @@ foreach(row ${backward})
     unit(${list} gradient_${CMAKE_MATCH_1}_${CMAKE_MATCH_2} ${folder}/kernel.cuh
         "cudaError_t cuda_${name}(const struct gradient_params *p, cudaStream_t stream) {\n    return ${launch};\n}\n\nint64_t cuda_${name}_shared(int32_t${rows_name}) {\n    return ${shared};\n}")
 endforeach()
+
+# The MLP's products.
+string(REGEX MATCHALL "CUDA_MLP_(UP|DOWN)[(][a-z0-9]+" mlp "${rows}")
+foreach(row ${mlp})
+    string(REGEX MATCH "MLP_(UP|DOWN)[(]([a-z0-9]+)" row "${row}")
+    set(down false)
+    string(TOLOWER ${CMAKE_MATCH_1} pass)
+    set(name ${CMAKE_MATCH_2})
+    set(list units)
+    set(apart)
+    if(pass STREQUAL "down")
+        set(down true)
+    endif()
+    if(name STREQUAL "sm90")
+        set(list units_sm90)
+        set(apart _sm90)
+    endif()
+    foreach(type ${types_16bit})
+        set(T ${type_${type}})
+        unit(${list} mlp_${type}${apart} mlp/${name}/kernel.cuh
+            "cudaError_t cuda_mlp_${pass}_${type}_${name}(const struct mlp_params *p, cudaStream_t stream) {\n    return mlp_${name}_launch<${T}, ${down}>(p, stream);\n}")
+        if(pass STREQUAL "up")
+            unit(${list} mlp_${type}${apart} mlp/${name}/kernel.cuh
+                "int64_t cuda_mlp_up_${type}_${name}_shared(int32_t rows) {\n    return mlp_${name}_shared(rows);\n}")
+        endif()
+    endforeach()
+endforeach()
+unit(units_sm90 mlp_bf16_sm90 mlp/sm90/kernel.cuh
+    "const char *cuda_mlp_refuses_run(const struct mlp_params *p, tess_type type, bool down) {\n    return mlp_sm90_refuses_run(p, type, down);\n}")
+
 # Of the stages.
 string(REGEX MATCHALL "CUDA_STAGED[(][a-z0-9]+, [a-z_]+, [a-z]+, [A-Z_]+," staged "${rows}")
 foreach(row ${staged})

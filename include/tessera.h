@@ -876,7 +876,7 @@ typedef struct tess_plan_info {
     int64_t packed_queries;  /* listed by the key tiles, each once a tile */
     int64_t bytes;           /* q, k, v and o that a run moves at least: those listed, once */
     int64_t fill_run_exact;  /* 1: reserved; tess_plan_fill_run has the bits of fill and run */
-    int64_t fill_run_direct; /* 1: tess_plan_fill_run takes distinct indices without an image */
+    int64_t fill_run_direct; /* 1: tess_plan_fill_run reads the lists without an image */
 } tess_plan_info;
 TESS_DEFINE_INIT(tess_plan_info)
 
@@ -1086,8 +1086,8 @@ TESS_DEFINE_INIT(tess_fill_report)
  *              image: what tess_plan_report reads, on CUDA by a copy on the host
  *   arguments  those of a run; their image is NULL
  *
- * Without an image, where tess_plan_info says fill_run_direct: the kernel reads the lists itself, in one launch.
- * DISTINCT is promised then, and there is no report. Keys, o and lse are those of fill and run to rounding: sums
+ * Without an image, where tess_plan_info says fill_run_direct: the kernel reads the lists itself.
+ * DISTINCT is promised of indices then, and there is no report. Keys, o and lse are those of fill and run to rounding: sums
  * have another order, which the plan and the device fix.
  *
  * Allocates nothing and waits for nothing; on CUDA it can be captured in a graph. Image and report serve one

@@ -107,7 +107,7 @@ static tess_status check_direct(const tess_plan *plan, const tess_device_pattern
     const char *wrong = !reserve_direct(plan)
                             ? "image is NULL, and the plan's kernel reads lists from an image: "
                               "give one of tess_plan_image_size bytes"
-                        : !(pattern->promises & TESS_DISTINCT)
+                        : pattern->form == TESS_INDICES && !(pattern->promises & TESS_DISTINCT)
                             ? "image is NULL, and indices are not promised to be TESS_DISTINCT"
                         : report ? "image is NULL, and a report is asked for, which a fill makes"
                                  : NULL;

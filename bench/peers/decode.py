@@ -16,7 +16,7 @@ each query, padding behind those that are valid. Its keys beside those of `tesse
 Times are medians of interleaved rounds of graph replays, microseconds a step: cold, where eight draws of the lists
 take turns (two of large ones), and warm, of one. Eight draws of short lists fit into L2: flushed is what a step adds
 to a read of 128 MB before it, in each round. tessera_run has its lists filled already, tessera_step fills
-first, tessera_direct reads the padded indices in one launch, where a plan does; Triton reads the padded indices, and rows. Its configuration is the fastest when cold of those that fit.
+first, tessera_direct reads the padded indices, without an image, where a plan does; Triton reads the padded indices, and rows. Its configuration is the fastest when cold of those that fit.
 tflops are those of valid keys, cold. Answers of the first queries are held against PyTorch's in f32 before anything
 is timed.
 """

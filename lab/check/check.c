@@ -193,12 +193,13 @@ static int same_again(struct lab_outcome *out, struct lab_work *w, const struct 
     return 0;
 }
 
-/* A run that reads distinct lists itself, where the plan does: to rounding, in an order of its own. */
+/* A run that reads distinct indices, or ranges, itself, where the plan does: to rounding, in an order of its own. */
 static int directly(struct lab_outcome *out, struct lab_work *w, const struct lab_run *first) {
     struct lab_named_run r = {*first, "without an image"};
     tess_plan_info info = tess_plan_info_init();
     if (tess_plan_describe(first->planned->plan, &info, NULL) != TESS_OK || !info.fill_run_direct ||
-        !(first->planned->lists.promises & TESS_DISTINCT))
+        (first->planned->lists.form == TESS_INDICES &&
+         !(first->planned->lists.promises & TESS_DISTINCT)))
         return 0;
     r.run.launch = LAB_DIRECT;
     r.run.o = &w->o2, r.run.lse = &w->lse2;

@@ -213,8 +213,8 @@ class ReservedPlan(Plan):
 
     def direct(self, device_pattern: DevicePattern, q: Any, k: Any, v: Any = None, *, out: Any = None,
                return_lse: bool = False, lse: Any = None, **arrays: Any) -> Any:
-        """step in one launch, where info has fill_run_direct: the kernel reads the indices, which are promised to be
-        distinct, and the image stays as it is. Sums have another order than step's."""
+        """step without an image, where info has fill_run_direct: the kernel reads the lists, whose indices are promised
+        to be distinct, and the image stays as it is. Sums have another order than step's."""
         call = self.fill_run(device_pattern, None, 0)
         return self.once(self.kind.look(q, k, v), q, k, v, out, return_lse, lse, arrays, call)
 

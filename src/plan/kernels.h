@@ -170,7 +170,8 @@ struct kernel_work {
     const int64_t *scores_offset;      /* [batch * heads_q]: staged, first score of each head */
     const struct filled_image *filled; /* a reserved plan's; else NULL */
     const int32_t *lengths; /* [batch]: keys there are today, of filled lists; NULL: n_kv */
-    /* Lists that the kernel reads itself (struct family, direct): `filled` and `lists` have sizes alone. */
+    /* Lists that the kernel reads itself (struct family, direct): `filled` and `lists` have sizes alone, and items are
+     * the CTAs of all tiles. */
     const tess_device_pattern *given;
     double seconds; /* predicted of the whole run; CPU: of one thread */
 };
@@ -254,10 +255,10 @@ struct family {
                            const tess_target *target);
     /* Refuses filled lists of a shape likewise. NULL: it takes all. */
     const char *(*refuses_filled)(const struct fill_shape *shape);
-    /* Whether a kernel reads lists of a shape, `units` tiles of all heads, from indices itself, faster than by an
-     * image. NULL: never. */
-    int (*direct)(const struct kernel *kernel, const tess_target *target,
-                  const struct fill_shape *shape, int64_t units);
+    /* CTAs of a tile by which a kernel reads lists of a shape, `units` tiles of all heads, from indices itself, faster
+     * than by an image. NULL: 0, never. */
+    int64_t (*direct)(const struct kernel *kernel, const tess_target *target,
+                      const struct fill_shape *shape, int64_t units);
     /* Seconds that a pass takes, but for its launch: what heights and kernels are weighed by. */
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */

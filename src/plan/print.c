@@ -197,7 +197,7 @@ static void say_reserved(struct text *t, const tess_plan *plan) {
     for (const struct part *part = plan->parts; part < plan->parts + plan->n_parts; part++)
         say_part(t, plan, part->reserved);
     say(t, "  fill_run  the bits of fill and run%s\n",
-        reserve_direct(plan) ? "; without an image the kernel reads distinct indices itself" : "");
+        reserve_direct(plan) ? "; without an image the kernel reads the lists itself" : "");
     say(t, "  memory    workspace %zu bytes, image %zu bytes, %d thread%s\n", plan->workspace,
         plan->image, (int)plan->problem.threads, plural(plan->problem.threads));
     say_seconds(t, plan, reserve_bytes(plan, -1), reserve_seconds(plan, -1), " at capacity");

@@ -105,8 +105,9 @@ static void reserved_derive(struct reserved *r, const tess_plan *plan, const str
     fill_last_round(&r->splits, r->units);
     reserved_bounds(r);
     r->layout = layout_number(r);
-    r->direct = kernel->family->direct &&
-                kernel->family->direct(kernel, &plan->target, &r->shape, r->units);
+    r->direct = kernel->family->direct
+                    ? kernel->family->direct(kernel, &plan->target, &r->shape, r->units)
+                    : 0;
 }
 
 /* Lists and schedule as kernels size their workspace by. */
@@ -119,7 +120,8 @@ static tess_status work_reserve(struct reserved *r, tess_error *error) {
     for (int64_t t = 0; t <= r->shape.tiles; t++)
         tile_row[t] = fill_tile_row(&r->shape, t);
     r->work.lists = fill_view(&r->shape, &none, tile_row);
-    r->work.schedule = (struct schedule){.n_slots = r->slots};
+    r->work.schedule =
+        (struct schedule){.n_slots = max_i64(r->slots, r->direct > 1 ? r->direct * r->units : 0)};
     return TESS_OK;
 }
 
@@ -314,7 +316,7 @@ tess_status reserve_fill(const tess_plan *plan, const struct filling *filling, c
 int reserve_direct(const tess_plan *plan) {
     int direct = plan->filled != NULL;
     for (int i = 0; i < plan->n_parts && direct; i++)
-        direct = plan->parts[i].reserved->direct;
+        direct = plan->parts[i].reserved->direct > 0;
     return direct;
 }
 
@@ -325,6 +327,8 @@ void reserve_bind(struct kernel_args *args, struct filled_work *work, const tess
     const int on_host = plan->backend->on_host;
     if (args->work.given) {
         work->image = filled_image(r, NULL);
+        work->image.most_items = r->direct * r->units;
+        work->image.most_combines = r->direct > 1 ? r->units : 0;
         args->work.filled = &work->image;
         args->work.lists = &r->work.lists;
         return;

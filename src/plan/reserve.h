@@ -11,8 +11,8 @@
 struct reserved {
     struct fill_shape shape;
     struct fill_splits splits;
-    int direct;                     /* its kernel reads lists itself, where they are distinct */
-    int64_t units;                  /* query tiles of all heads, heads packed in one once */
+    int64_t direct; /* CTAs of a tile, where its kernel reads distinct lists itself; or 0 */
+    int64_t units;  /* query tiles of all heads, heads packed in one once */
     int64_t items, combines, slots; /* at most */
     uint64_t layout;                /* a number of all of the above: images of other plans differ */
     double launch_seconds, item_seconds, key_seconds; /* predicted, of one thread */

@@ -25,6 +25,10 @@
     {"cuda_gradient_" #pass "_" #type "_" #name, cuda_gradient_##pass##_##type##_##name##_shared},
 #define CUDA_DELTA(...)
 #define CUDA_SUMS(...)
+#define CUDA_MLP_UP(name, ...)                                                                     \
+    {"cuda_mlp_up_bf16_" #name, cuda_mlp_up_bf16_##name##_shared},                                 \
+        {"cuda_mlp_up_f16_" #name, cuda_mlp_up_f16_##name##_shared},
+#define CUDA_MLP_DOWN(...)
 static const struct {
     const char *name;
     int64_t (*shared)(int32_t rows);
@@ -38,7 +42,8 @@ static void shared_memory_is_as_compiled(void **state) {
     size_t compared = 0, staged = 0;
     while (!cuda_table[staged].rows)
         staged++;
-    assert_int_equal(n + 2, CUDA_ROWS - staged); /* delta and column sums name no shared memory */
+    /* Delta, column sums and the MLP's second product name no shared memory. */
+    assert_int_equal(n + 6, CUDA_ROWS - staged);
     for (size_t u = 0; u < n; u++) {
         const struct kernel *kernel = &cuda_table[staged + u];
         assert_string_equal(kernel->name, units[u].name);

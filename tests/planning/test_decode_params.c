@@ -113,12 +113,14 @@ static void plans_say_which_lists_need_no_image(void **state) {
         tess_type type;
         int direct;
     } cases[] = {
-        {16, 8, 1, 1, 2048, 90, TESS_BF16, 1},  {16, 1, 1, 1, 8192, 90, TESS_F16, 1},
+        {16, 8, 1, 1, 2048, 90, TESS_BF16, 1},   {16, 1, 1, 1, 8192, 90, TESS_F16, 1},
         {16, 1, 64, 64, 32, 90, TESS_BF16, 1}, /* one query of a block row */
-        {16, 8, 1, 1, 2048, 80, TESS_BF16, 0}, /* no clusters */
-        {16, 8, 1, 1, 2048, 90, TESS_F32, 0},   {128, 8, 1, 1, 2048, 90, TESS_BF16, 0},
-        {16, 1, 1, 1, 65536, 90, TESS_BF16, 0}, /* more CTAs than a cluster pay */
-        {16, 64, 8, 1, 2048, 90, TESS_BF16, 0}, /* tiles of several queries */
+        {16, 1, 1, 1, 65536, 90, TESS_BF16, 1},  {4, 1, 1, 0, 4, 90, TESS_BF16, 1}, /* ranges */
+        {16, 8, 1, 1, 2048, 80, TESS_BF16, 0}, /* launches that do not overlap */
+        {16, 8, 1, 1, 2048, 90, TESS_F32, 0},    {128, 8, 1, 1, 2048, 90, TESS_BF16, 0},
+        {16, 300, 1, 1, 2048, 90, TESS_BF16, 0}, /* a second round of a few CTAs */
+        {16, 300, 1, 1, 1024, 90, TESS_BF16, 1}, /* which is short */
+        {16, 64, 8, 1, 2048, 90, TESS_BF16, 0},  /* tiles of several queries */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(cases[i].architecture, 232448);
@@ -128,6 +130,7 @@ static void plans_say_which_lists_need_no_image(void **state) {
         const int64_t n_kv = 1 << 19;
         tess_device_pattern lists = tess_device_pattern_blocks(
             NULL, NULL, 1, 1, cases[i].n_q, n_kv, cases[i].block_q, cases[i].block_kv, cases[i].k);
+        lists.form = cases[i].block_kv ? TESS_INDICES : TESS_RANGES;
         if (cases[i].type == TESS_F32)
             p.k_type = p.v_type = TESS_BF16;
         p.type = cases[i].type, p.heads_q = cases[i].heads, p.heads_kv = 1;

@@ -43,7 +43,7 @@ static void kernels_by_name(void **state) {
         problem.operation = by_stage[info.stage].operation;
         problem.sum_rows = info.stage == TESS_STAGE_COLUMN_SUMS ? 64 : 0;
         const int is_mlp = problem.operation == TESS_MLP;
-        if (is_mlp) /* all columns, and one head */
+        if (is_mlp) /* one head, all columns */
             problem.heads_q = problem.heads_kv = 1;
         assert_int_equal(tess_plan_create(&plan, &problem, is_mlp ? NULL : pattern, NULL, NULL),
                          TESS_OK);

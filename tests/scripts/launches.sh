@@ -20,10 +20,9 @@ held() {
     # shellcheck disable=SC2086 # no name in this tree has a space
     found=$(grep -nE "\b($setters)\b *\(" /dev/null $sources | grep -v "^$launch:")
     [ -z "$found" ] || { printf 'state that launches share is set:\n%s\n' "$found"; return 1; }
-    # Its two functions take nothing but a kernel; one sets what its template says, the other a constant.
+    # Its function takes nothing but a kernel, and sets what its template says.
     tr -s ' \n' ' ' <"$launch" >"$scratch/launch"
-    [ "$(grep -cE "\b($setters)\b *\(" "$launch")" = 2 ] &&
-        grep -q 'launch_clusters_large(const void \*kernel) { return [^;]*ClusterSizeAllowed, 1); }' "$scratch/launch" &&
+    [ "$(grep -cE "\b($setters)\b *\(" "$launch")" = 1 ] &&
         grep -q 'template <int MOST> static inline cudaError_t launch_shared(const void \*kernel) {' "$scratch/launch" &&
         grep -q 'MaxDynamicSharedMemorySize, MOST < room ? MOST : room);' "$scratch/launch" && return
     echo "$launch: it does not set constants of the kernel alone"

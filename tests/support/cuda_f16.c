@@ -42,4 +42,7 @@
 
 #define CUDA_DELTA(...)
 #define CUDA_SUMS(...)
+#define CUDA_MLP_UP(name, ...)                                                                     \
+    STAND_IN(cuda_mlp_up_f16_##name, mlp_params) STAND_IN_SHARED(cuda_mlp_up_f16_##name)
+#define CUDA_MLP_DOWN(name, ...) STAND_IN(cuda_mlp_down_f16_##name, mlp_params)
 #include "instances.def"

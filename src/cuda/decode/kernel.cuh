@@ -60,14 +60,13 @@ static cudaError_t decode_launch(const struct decode_params *p, cudaStream_t str
         {decode_variant_of<apart, false>(), decode_variant_of<apart, true>()},
         {decode_variant_of<in_k, false>(), decode_variant_of<in_k, true>()},
     };
-    static const direct_function direct[2][2] = {
-        {direct_function_of<apart, false>(), direct_function_of<apart, true>()},
-        {direct_function_of<in_k, false>(), direct_function_of<in_k, true>()},
+    static const struct decode_variant direct[2][2] = {
+        {direct_variant_of<apart, false>(), direct_variant_of<apart, true>()},
+        {direct_variant_of<in_k, false>(), direct_variant_of<in_k, true>()},
     };
     const bool modified = p->run.modify.each || p->stored || p->k.rest.size > 0;
-    if (p->given.indices)
-        return direct[p->v_in_k][modified](p, stream);
-    return decode_launch_variant<Q>(variants[p->v_in_k][modified], p, p->image.most_items, stream);
+    return decode_launch_variant<Q>((p->given.indices ? direct : variants)[p->v_in_k][modified], p,
+                                    p->image.most_items, stream);
 }
 
 /* Bytes of shared memory of a CTA, of the instance that has most. */

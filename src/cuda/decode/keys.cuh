@@ -100,23 +100,27 @@ DEVICE struct decode_place decode_place_of(const struct decode_params &p,
 }
 
 /* Place with its row: a page that is missing lists no key. */
-template <class lists>
-DEVICE struct decode_place decode_find(const struct decode_params &p,
-                                       const struct decode_item &item, const lists &l,
-                                       uint32_t at) {
-    struct decode_place place = decode_place_of(p, l, at, item.end);
+DEVICE struct decode_place decode_paged(const struct decode_params &p,
+                                        const struct decode_item &item, struct decode_place place) {
     if (!p.table || place.key < 0)
         return place;
     const int32_t page = filled_page(p, item.batch, place.key);
     place.row = page << p.shift | (place.key & ((1 << p.shift) - 1));
     return page >= 0 ? place : DECODE_NO_PLACE;
 }
+template <class lists>
+DEVICE struct decode_place decode_find(const struct decode_params &p,
+                                       const struct decode_item &item, const lists &l,
+                                       uint32_t at) {
+    return decode_paged(p, item, decode_place_of(p, l, at, item.end));
+}
 
-/* Finds the first `n` places of an item; answers its end. All threads have them then. */
-template <int THREADS>
+/* Finds the first `n` places of an item; answers its end. All threads have them then. meanwhile: copies to issue. */
+template <int THREADS, class copies>
 DEVICE uint32_t decode_look_up(struct decode_place *places, int n, const struct decode_params &p,
-                               const struct decode_item &item, const struct decode_list &l,
-                               float *) {
+                               const struct decode_item &item, const struct decode_list &l, float *,
+                               const copies &meanwhile) {
+    meanwhile();
     for (int i = (int)threadIdx.x; i < n; i += THREADS)
         places[i] = decode_find(p, item, l, item.begin + (uint32_t)i);
     __syncthreads();

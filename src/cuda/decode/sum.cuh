@@ -171,9 +171,6 @@ decode_begin(char *memory, const struct decode_params &p, const struct decode_it
              const lists &list) {
     using pass_type = struct decode_pass<shape, MODIFIED, lists>;
     const uint32_t shared = shared_address(memory);
-    if (!shape::SPLIT)
-        decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
-    cp_async_commit();
     pass_type pass = {memory,
                       shared,
                       p,
@@ -182,8 +179,12 @@ decode_begin(char *memory, const struct decode_params &p, const struct decode_it
                       0,
                       filled_head_rows(p.k.rows, item),
                       filled_head_rows(p.v.rows, item)};
-    pass.item.end = decode_look_up<shape::THREADS>(pass.places(0), pass_type::RING *shape::KEYS, p,
-                                                   item, list, pass.scores());
+    pass.item.end = decode_look_up<shape::THREADS>(
+        pass.places(0), pass_type::RING *shape::KEYS, p, item, list, pass.scores(), [&] {
+            if (!shape::SPLIT)
+                decode_copy_q<shape, MODIFIED>(shared + shape::Q, p, item);
+            cp_async_commit();
+        });
     pass.steps = (int32_t)((pass.item.end - item.begin + shape::KEYS - 1) / shape::KEYS);
 #pragma unroll 1
     for (int32_t step = 0; step < shape::STAGES - !shape::Q_APART; step++)
@@ -207,8 +208,10 @@ DEVICE void decode_sum(struct attention_state<typename shape::T, shape::DIMS_O, 
     if (shape::Q_HELD) {
         cp_async_wait<STAGES - !shape::Q_APART>();
         __syncthreads();
-        decode_hold_q(q, pass.shared + shape::Q);
-        __syncthreads(); /* all have read Q */
+        /* Warps that have keys do: lists of decode/direct.cuh begin at 0. */
+        if (!shape::Q_APART || decode_column<shape>() * 8 * shape::TILES < (int)pass.item.end)
+            decode_hold_q(q, pass.shared + shape::Q);
+        __syncthreads(); /* all have read Q; and no load moves on, where registers are short */
     }
     if (!shape::Q_APART)
         pass.fill(STAGES - 1);

@@ -21,9 +21,4 @@ template <int MOST> static inline cudaError_t launch_shared(const void *kernel) 
                                        MOST < room ? MOST : room);
 }
 
-/* Lets launches of a kernel have clusters of more than 8 CTAs, as some devices do. */
-static inline cudaError_t launch_clusters_large(const void *kernel) {
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-}
-
 #endif

@@ -63,4 +63,8 @@
     .item = GRADIENT_ITEM, .key_row_dim = GRADIENT_KEY_ROW_DIM_f32, .key_dim = KEY_DIM,            \
     .launch = LAUNCH
 
+/* ---- the MLP: an estimate ---- */
+
+#define MLP_COST .launch = LAUNCH, .item = GRADIENT_ITEM, .key_row_dim = PRODUCT
+
 #endif

@@ -147,7 +147,8 @@ static struct decode_given given_of(const struct kernel_args *args) {
     if (!from)
         return (struct decode_given){.n_kv = (int32_t)n_kv};
     const int cut = from->cut_lo || from->cut_hi;
-    const int64_t columns = (n_kv + from->block_kv - 1) / from->block_kv;
+    const bool ranges = from->form == TESS_RANGES;
+    const int64_t most = ranges ? FILL_RANGES : (n_kv + from->block_kv - 1) / from->block_kv;
     int32_t bits = 0;
     while (INT64_C(1) << bits < from->block_kv)
         bits++;
@@ -155,11 +156,13 @@ static struct decode_given given_of(const struct kernel_args *args) {
         .indices = from->indices,
         .counts = from->counts,
         .lengths = from->lengths,
-        .capacity = from->capacity ? from->capacity : columns,
+        .capacity = from->capacity ? from->capacity : most,
         .lo = cut ? max_i64(from->cut_lo, -(INT64_C(1) << 62)) : -(INT64_C(1) << 62),
         .hi = cut ? min_i64(from->cut_hi, INT64_C(1) << 62) : INT64_C(1) << 62,
         .bits = bits,
         .n_kv = (int32_t)n_kv,
+        .parts = (int32_t)(args->work.filled->most_items / max_i64(1, args->work.filled->units)),
+        .ranges = ranges,
         .shared = from->batch == 1,
     };
 }

@@ -31,14 +31,16 @@ struct decode_stored {
 };
 #define DECODE_SCALE_DIMS 128
 
-/* Lists of single keys or small blocks that a kernel reads itself, as tess_device_pattern has them. */
+/* Lists of single keys or small blocks, or of ranges, that a kernel reads itself, as tess_device_pattern has them. */
 struct decode_given {
     const int32_t *indices, *counts, *lengths; /* indices NULL: lists come by the image */
     int64_t capacity;
     int64_t lo, hi; /* the cut; none: what no position is beyond */
     int32_t bits;   /* log2 of a block's keys */
     int32_t n_kv;
-    bool shared; /* lists of one batch, which all read */
+    int32_t parts; /* CTAs of a tile, which deal its entries: the image has as many items */
+    bool ranges;   /* an entry is a range of keys */
+    bool shared;   /* lists of one batch, which all read */
 };
 
 struct decode_params {
@@ -69,8 +71,8 @@ struct decode_params {
     struct decode_given given;
 };
 
-/* Bytes of shared memory that decode/direct.cuh has beside a kernel's own, at most: Q, and O, m and l of all parts. */
-#define DECODE_DIRECT_ROOM(d, d_v) (128 + 16 * 2 * (d) + 4 * 16 * ((d_v) + 64) + 16 * 8 * 16 + 64)
+/* Bytes of shared memory that decode/direct.cuh has beside a kernel's own, at most: Q, and what an entry is. */
+#define DECODE_DIRECT_ROOM(d) (128 + 16 * 2 * (d) + 96)
 
 struct decode_params decode_params_of(const struct kernel_args *args);
 

@@ -1,4 +1,4 @@
-/* What heights and kernels over prepared lists are weighed by. */
+/* Seconds of kernels over prepared lists: heights and kernels are weighed by these. */
 #ifndef TESSERA_CUDA_DRAINED_H
 #define TESSERA_CUDA_DRAINED_H
 

@@ -5,6 +5,7 @@
 #include "host/costs.h"
 #include "host/decode.h"
 #include "host/drained.h"
+#include "host/mlp.h"
 #include "host/staged.h"
 #include "plan/cost.h"
 #include "work/granules.h"
@@ -127,6 +128,21 @@ static const char *sums_refuses(const struct kernel *kernel, const struct proble
     if (fabs(problem->scale) > 0x1p127) /* kernels hold scale * log2(e) */
         return "it computes scales of up to 2^127";
     return architecture_refused(target);
+}
+
+static const char *mlp_family_refuses(const struct kernel *kernel, const struct problem *problem,
+                                      const tess_target *target) {
+    const tess_type *const type = kernel->own;
+    const char *why = type_refused(*type, problem->type);
+    if (!why)
+        why = mlp_refuses(problem, target);
+    return why ? why : architecture_refused(target);
+}
+static const char *mlp_sm90_family_refuses(const struct kernel *kernel,
+                                           const struct problem *problem,
+                                           const tess_target *target) {
+    const char *why = mlp_family_refuses(kernel, problem, target);
+    return why ? why : mlp_sm90_refuses(problem, target);
 }
 
 /* Whether all queries list all keys, of which there are as many as TMA copies at once. */
@@ -288,20 +304,30 @@ static int whole_shares(const struct kernel *kernel) {
     return head_of(kernel) > 128 || kernel->rows[0] >= 128;
 }
 
-/* Keys of a CTA of decode/direct.cuh, beyond which more CTAs pay for an image. */
-#define DIRECT_MOST_KEYS 1024
+/* Keys of a list that are so few that CTAs of decode/direct.cuh may leave multiprocessors idle: a fill takes longer. */
+#define DIRECT_FEW_KEYS 1024
+#define DIRECT_LEAST_KEYS (2 * DECODE_CHUNK) /* a CTA's */
 
-/* Tiles of one query, whose clusters take the device, or few keys. */
-static int decode_direct(const struct kernel *kernel, const tess_target *target,
-                         const struct fill_shape *shape, int64_t units) {
+/* Tiles of one query, whose CTAs find room at once, or fill whole rounds but for a quarter of the last. */
+static int64_t decode_direct(const struct kernel *kernel, const tess_target *target,
+                             const struct fill_shape *shape, int64_t units) {
     const struct forward_kernel *own = kernel->own;
-    const int64_t shared = kernel->shared[0] + DECODE_DIRECT_ROOM(own->d_qk, own->d_v);
-    const int64_t keys = (shape->capacity ? shape->capacity : shape->cols) * shape->block_kv;
-    const int64_t clusters = max_i64(1, min_i64(units, target->multiprocessors / 16));
-    return target->architecture >= 90 && shape->form == TESS_INDICES &&
-           min_i64(shape->block_q, shape->n_q) == 1 && shape->block_kv <= KERNEL_TILE_KEYS &&
-           (!target->shared_memory_per_block || shared <= target->shared_memory_per_block) &&
-           (keys <= DIRECT_MOST_KEYS * 16 / clusters || 2 * units >= target->multiprocessors);
+    const int64_t shared = kernel->shared[0] + DECODE_DIRECT_ROOM(own->d_qk);
+    const int64_t keys =
+        shape->form == TESS_RANGES ? shape->n_kv : shape->capacity * shape->block_kv;
+    const int64_t least = (keys + DIRECT_LEAST_KEYS - 1) / DIRECT_LEAST_KEYS;
+    const int64_t room = target->multiprocessors * (whole_shares(kernel) ? 1 : 2);
+    const int64_t parts = max_i64(1, min_i64(least, room / max_i64(1, units)));
+    const int64_t rounds = (units * parts + room - 1) / room;
+    return target->architecture >= 90 &&
+                   (shape->form == TESS_INDICES || shape->form == TESS_RANGES) &&
+                   min_i64(shape->block_q, shape->n_q) == 1 &&
+                   shape->block_kv <= KERNEL_TILE_KEYS &&
+                   (!target->shared_memory_per_block ||
+                    shared <= target->shared_memory_per_block) &&
+                   (keys <= DIRECT_FEW_KEYS || rounds == 1 || 4 * units >= 3 * rounds * room)
+               ? parts
+               : 0;
 }
 
 /* ---- families ---- */
@@ -404,6 +430,21 @@ const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuse
                                                           .lists = LISTS_PACKED | LISTS_FILLED,
                                                           .whole_groups = 1},
                                                .granule = GRANULE_MAX};
+
+/* The MLP's products: a tile is an item, and granules are of one column. */
+#define MLP_UP(refused)                                                                            \
+    .family = {.refuses = refused,                                                                 \
+               .seconds = cost_lists,                                                              \
+               .workers = one_worker,                                                              \
+               .prepare = &prepare_lists,                                                          \
+               .lists = LISTS_PACKED | LISTS_FILLED},                                              \
+    .granule = 1
+#define MLP_DOWN(refused) .family = {.refuses = refused, .lists = LISTS_PACKED | LISTS_FILLED}
+const struct cuda_family family_mlp_up = {MLP_UP(mlp_family_refuses)};
+const struct cuda_family family_mlp_down = {MLP_DOWN(mlp_family_refuses)};
+const struct cuda_family family_mlp_sm90_up = {MLP_UP(mlp_sm90_family_refuses), .maps = MAPS_ALONE};
+const struct cuda_family family_mlp_sm90_down = {MLP_DOWN(mlp_sm90_family_refuses),
+                                                 .maps = MAPS_ALONE};
 
 /* Decode: tiles of up to so many rows, of any number of heads. */
 #define DECODE(most, keys, ...)                                                                    \

@@ -7,6 +7,7 @@
 #include "host/column_sums.h"
 #include "host/decode.h"
 #include "host/fill.h"
+#include "host/mlp.h"
 #include "host/staged.h"
 
 #include <cuda_runtime_api.h>
@@ -43,6 +44,13 @@ extern "C" {
 #define CUDA_DELTA(...) cudaError_t cuda_delta(const struct delta_params *p, cudaStream_t stream);
 #define CUDA_SUMS(...)                                                                             \
     cudaError_t cuda_column_sums(const struct column_sums_params *p, cudaStream_t stream);
+#define CUDA_MLP(name) cudaError_t cuda_mlp_##name(const struct mlp_params *p, cudaStream_t stream);
+#define CUDA_MLP_UP(name, ...)                                                                     \
+    CUDA_MLP(up_bf16_##name)                                                                       \
+    CUDA_MLP(up_f16_##name)                                                                        \
+    int64_t cuda_mlp_up_bf16_##name##_shared(int32_t rows);                                        \
+    int64_t cuda_mlp_up_f16_##name##_shared(int32_t rows);
+#define CUDA_MLP_DOWN(name, ...) CUDA_MLP(down_bf16_##name) CUDA_MLP(down_f16_##name)
 #include "instances.def"
 #undef CUDA_FORWARD
 #undef CUDA_DECODE
@@ -50,6 +58,9 @@ extern "C" {
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 #undef CUDA_SUMS
+#undef CUDA_MLP_UP
+#undef CUDA_MLP_DOWN
+#undef CUDA_MLP
 
 /* Fills `partial`, `rows`, `block_rows` and `chunks` of an image whose other parts are in place. */
 cudaError_t cuda_image_derive(const struct staged_params *p, cudaStream_t stream);
@@ -59,6 +70,9 @@ const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type typ
 
 /* Likewise of kernels that write column sums beside o. */
 const char *cuda_sums_refuses_run(const struct attention_params *p, tess_type type);
+
+/* Likewise of a product of the MLP by Hopper's instructions. */
+const char *cuda_mlp_refuses_run(const struct mlp_params *p, tess_type type, bool down);
 
 /* Fills an image. */
 cudaError_t cuda_fill(const struct fill_params *p, cudaStream_t stream);

@@ -10,6 +10,7 @@ union launch {
     cudaError_t (*gradient)(const struct gradient_params *, cudaStream_t);
     cudaError_t (*delta)(const struct delta_params *, cudaStream_t);
     cudaError_t (*column_sums)(const struct column_sums_params *, cudaStream_t);
+    cudaError_t (*mlp)(const struct mlp_params *, cudaStream_t);
 };
 
 #define STAGED_any(name, variant) {.staged = cuda_##name##_f32_##variant},
@@ -28,6 +29,9 @@ union launch {
 #define CUDA_BACKWARD(type, name, pass, ...) {.gradient = cuda_gradient_##pass##_##type##_##name},
 #define CUDA_DELTA(...) {.delta = cuda_delta},
 #define CUDA_SUMS(...) {.column_sums = cuda_column_sums},
+#define CUDA_MLP_UP(name, ...) {.mlp = cuda_mlp_up_bf16_##name}, {.mlp = cuda_mlp_up_f16_##name},
+#define CUDA_MLP_DOWN(name, ...)                                                                   \
+    {.mlp = cuda_mlp_down_bf16_##name}, {.mlp = cuda_mlp_down_f16_##name},
 static const union launch launches[] = {
 #include "instances.def"
 };
@@ -53,6 +57,14 @@ const char *decode_refuses_run(const struct kernel_args *args) {
     const struct forward_kernel *own = args->kernel->own;
     const struct decode_params p = decode_params_of(args);
     return cuda_decode_refuses_run(&p, own->type);
+}
+
+const char *mlp_refuses_run(const struct kernel_args *args) {
+    if (cuda_family_of(args->kernel)->maps != MAPS_ALONE)
+        return NULL;
+    const struct mlp_params p = mlp_params_of(args);
+    return cuda_mlp_refuses_run(&p, args->problem->type,
+                                args->kernel->stage == TESS_STAGE_MLP_DOWN);
 }
 
 /* ---- launches ---- */
@@ -87,6 +99,7 @@ RUN(decode, decode_params)
 RUN(gradient, gradient_params)
 RUN(delta, delta_params)
 RUN(column_sums, column_sums_params)
+RUN(mlp, mlp_params)
 
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     const tess_status status = device_is_current(job->target, job->function, error);

@@ -65,6 +65,8 @@ struct staged_kernel {
 #define CUDA_BACKWARD(...)
 #define CUDA_DELTA(...)
 #define CUDA_SUMS(...)
+#define CUDA_MLP_UP(...)
+#define CUDA_MLP_DOWN(...)
 #define CUDA_STAGED(types, stem, variant, ...)                                                     \
     const char *stem##_##variant##_refuses(const struct problem *problem,                          \
                                            const struct staged_params *p);
@@ -74,6 +76,8 @@ struct staged_kernel {
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 #undef CUDA_SUMS
+#undef CUDA_MLP_UP
+#undef CUDA_MLP_DOWN
 #undef CUDA_STAGED
 
 /* Parameters that planning knows: sizes, and the shape of block rows. */

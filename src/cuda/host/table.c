@@ -7,6 +7,7 @@
 #include "host/costs.h"
 #include "host/decode.h"
 #include "host/families.h"
+#include "host/mlp.h"
 #include "host/staged.h"
 
 #include <math.h>
@@ -135,6 +136,25 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
      .workspace = column_sums_workspace,                                                           \
      .run = column_sums_run},
 
+#define MLP_ROW(its_name, its_stage, its_family, its_type, ...)                                    \
+    {                                                                                              \
+        .name = "cuda_mlp_" its_name, .stage = its_stage, .family = &its_family.family,            \
+        .cost = {MLP_COST}, .own = &its_type, .unusable = cuda_unusable,                           \
+        .workspace = mlp_workspace, .refuses_run = mlp_refuses_run, .run = mlp_run, __VA_ARGS__    \
+    }
+#define MLP_HEIGHTS(heights, bytes)                                                                \
+    .rows = (const int32_t[]){LIST heights, 0}, .shared = (const int64_t[]) {                      \
+        LIST bytes                                                                                 \
+    }
+#define CUDA_MLP_UP(name, its_family, heights, bytes)                                              \
+    MLP_ROW("up_bf16_" #name, TESS_STAGE_MLP_UP, family_##its_family##_up, type_bf16,              \
+            MLP_HEIGHTS(heights, bytes)),                                                          \
+        MLP_ROW("up_f16_" #name, TESS_STAGE_MLP_UP, family_##its_family##_up, type_f16,            \
+                MLP_HEIGHTS(heights, bytes)),
+#define CUDA_MLP_DOWN(name, its_family)                                                            \
+    MLP_ROW("down_bf16_" #name, TESS_STAGE_MLP_DOWN, family_##its_family##_down, type_bf16, ),     \
+        MLP_ROW("down_f16_" #name, TESS_STAGE_MLP_DOWN, family_##its_family##_down, type_f16, ),
+
 const struct kernel cuda_table[CUDA_ROWS] = {
 #include "instances.def"
 };
@@ -193,7 +213,7 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
 int cuda_detail(const struct kernel_args *args, char *room, size_t size) {
     if (args->kernel->family->lists == LISTS_FILLED)
         return decode_detail(args, room, size);
-    if (args->work.prepared && args->kernel->rows)
+    if (args->work.prepared && args->kernel->rows && args->kernel->stage != TESS_STAGE_MLP_UP)
         return say_operands(args, room, size);
     if (args->kernel->stage == TESS_STAGE_SDDMM && modify_scores(&args->problem->modifiers))
         return snprintf(room, size, "then cuda_sddmm_modify, for softcap and ALiBi");

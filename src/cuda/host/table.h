@@ -20,6 +20,8 @@
 #define CUDA_BACKWARD(...) +1
 #define CUDA_DELTA(...) +1
 #define CUDA_SUMS(...) +1
+#define CUDA_MLP_UP(...) +2
+#define CUDA_MLP_DOWN(...) +2
 enum {
     CUDA_ROWS = 0
 #include "instances.def"
@@ -30,6 +32,8 @@ enum {
 #undef CUDA_BACKWARD
 #undef CUDA_DELTA
 #undef CUDA_SUMS
+#undef CUDA_MLP_UP
+#undef CUDA_MLP_DOWN
 extern const struct kernel cuda_table[CUDA_ROWS];
 
 /* The plan's image on the device: exact bytes; SIZE_MAX where they do not fit. */
@@ -55,12 +59,14 @@ int64_t cuda_memory_rate(int32_t architecture);
 /* Launches of the table's kernels, and what refuses tensors of a run before any. */
 const char *forward_refuses_run(const struct kernel_args *args);
 const char *decode_refuses_run(const struct kernel_args *args);
+const char *mlp_refuses_run(const struct kernel_args *args);
 tess_status staged_run(const struct kernel_args *args, tess_error *error);
 tess_status forward_run(const struct kernel_args *args, tess_error *error);
 tess_status decode_run(const struct kernel_args *args, tess_error *error);
 tess_status gradient_run(const struct kernel_args *args, tess_error *error);
 tess_status delta_run(const struct kernel_args *args, tess_error *error);
 tess_status column_sums_run(const struct kernel_args *args, tess_error *error);
+tess_status mlp_run(const struct kernel_args *args, tess_error *error);
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error);
 
 /* NULL, or why no kernel runs on this machine. */

@@ -249,17 +249,27 @@ DEVICE void select_before(select_shared<M> *s, int2 own, int2 *before, int2 *sum
     __syncthreads();
     select_cluster_wait();
     if (warp == 0) {
-        const int ranks = cluster_size(), mine = cluster_rank();
-        int2 all = {0, 0};
-        for (int rank = 0; rank < ranks; rank++) {
-            const int2 *from = ranks == 1 ? s->counts : cluster_at(s->counts, rank);
-            const int2 x = warp_lane() < warps ? from[warp_lane()] : make_int2(0, 0);
-            const int2 up = {warp_inclusive(x.x), warp_inclusive(x.y)};
-            if (rank == mine)
-                s->before[warp_lane()] = make_int2(all.x + up.x - x.x, all.y + up.y - x.y);
-            all.x += __shfl_sync(WARP_ALL, up.x, 31), all.y += __shfl_sync(WARP_ALL, up.y, 31);
+        const int ranks = cluster_size(), lane = warp_lane();
+        const int2 none = {0, 0}, x = lane < warps ? s->counts[lane] : none;
+        int2 of_rank[CLUSTER_MAX], all = none;
+        int2 less = {warp_inclusive(x.x) - x.x, warp_inclusive(x.y) - x.y};
+#pragma unroll
+        for (int rank = 0; rank < CLUSTER_MAX; rank++) /* all on their way together */
+            of_rank[rank] = rank >= ranks || lane >= warps ? none
+                            : ranks == 1                   ? x
+                                                           : *cluster_at(&s->counts[lane], rank);
+#pragma unroll
+        for (int rank = 0; rank < CLUSTER_MAX; rank++) {
+            if (rank >= ranks)
+                break;
+            const int2 sum_of = {__reduce_add_sync(WARP_ALL, of_rank[rank].x),
+                                 __reduce_add_sync(WARP_ALL, of_rank[rank].y)};
+            const bool before_own = rank < cluster_rank();
+            less.x += before_own ? sum_of.x : 0, less.y += before_own ? sum_of.y : 0;
+            all.x += sum_of.x, all.y += sum_of.y;
         }
-        if (warp_lane() == 0)
+        s->before[lane] = less;
+        if (lane == 0)
             s->sum = all;
     }
     __syncthreads();

@@ -13,7 +13,7 @@
 
 #include "select/rows.cuh"
 
-#define SAMPLE_SURE 16.0f /* chosen scores of a sample, of which one is surely there */
+#define SAMPLE_SURE 10.0f /* chosen scores of a sample, of which one is surely there */
 #define SAMPLE_MOST 1e30f /* size of a score up to which means count it */
 
 struct sample_shared {
@@ -26,27 +26,27 @@ struct sample_bracket {
     uint32_t lo, hi;
 };
 
-/* A place between those of sorted sets of 32: so far behind `first`. None: there is no such place. */
+/* A place between those of sorted sets of 32: so far behind `first`. */
 struct sample_place {
     int first;
     float part;
-    bool none;
 };
 DEVICE sample_place sample_place_of(float x) {
     const int first = min(max((int)floorf(x), 0), 30);
-    return {first, fminf(fmaxf(x - (float)first, 0), 1), x < 0 || x > 31};
+    return {first, fminf(fmaxf(x - (float)first, 0), 1)};
 }
 
 /* Places around that of a cut which so large a share reaches, three deviations of the mean of so many sets. Means of sorted
  * scores lie between the shares of an even distribution and of a normal one, (p + 1) / 33 and (p + 5/8) / 32 1/4. */
 struct sample_places {
     sample_place low, high;
+    bool lowest, highest; /* whether they lie past the last place, and before the first */
 };
 DEVICE sample_places sample_around(float share, int sets) {
     const float even = 33 * share - 1, normal = 32.25f * share - 0.625f;
     const float wide = 3 * sqrtf(__fdividef(32 * share * (1 - share), (float)sets)) + 0.1f;
-    return {sample_place_of(fmaxf(even, normal) + wide),
-            sample_place_of(fminf(even, normal) - wide)};
+    const float low = fmaxf(even, normal) + wide, high = fminf(even, normal) - wide;
+    return {sample_place_of(low), sample_place_of(high), low > 31, high < 0};
 }
 
 /* Words of one or two keys, each in descending order over the lanes: a bitonic sort. */
@@ -135,9 +135,9 @@ DEVICE sample_bracket sample_draw(const struct select_params &p, const select_at
     sample_bracket b = {sample_key<S>(sample_mean(least, warps, each), p.type),
                         sample_key<S>(sample_mean(above, warps, each), p.type)};
     most = __reduce_max_sync(WARP_ALL, lane < warps ? s->most[lane] : 0);
-    if (around.high.none)
+    if (around.highest)
         b.hi = share * (float)(32 * each * warps) > SAMPLE_SURE ? most : p.keys.high;
-    if (around.low.none)
+    if (around.lowest)
         b.lo = p.keys.low;
     b.lo = min(max(b.lo, p.keys.low), p.keys.high);
     b.hi = min(max(b.hi, b.lo), p.keys.high);

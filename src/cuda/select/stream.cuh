@@ -290,7 +290,8 @@ DEVICE stream_found stream_cut(const struct select_params &p, const select_at &a
     const int ranks = cluster_size(), most_known = 32 - __clz((int)(b.hi + 1 - b.lo));
     const bool exact = p.shape.mode == TESS_SELECT_EXACT;
     const uint32_t past = b.hi + 1, n = r.shared->used;
-    const bool fits = n <= (uint32_t)r.most;
+    const uint32_t kept = UINT32_MAX >> (32 - p.keys.bits);
+    const bool fits = n <= (uint32_t)r.most, half = p.type == TESS_F16;
     uint32_t key = 0, target = (uint32_t)at.row.k;
     if (threadIdx.x == 0)
         r.shared->full = !fits;
@@ -299,8 +300,7 @@ DEVICE stream_found stream_cut(const struct select_params &p, const select_at &a
         for (uint32_t i = threadIdx.x; i < n && fits; i += blockDim.x) {
             uint32_t x = r.list[i].key();
             if (known == most_known) {
-                x = select_key(x, 8 * (int)sizeof(S), p.keys.low, p.keys.high);
-                x = x ? min(x, past) : past; /* kept */
+                x = x == kept ? past : min(select_word_keys<S>(x, half) & kept, past);
                 r.list[i] = stream_entry<S>::make(x, r.list[i].column());
             }
             x = (x - b.lo) ^ key;
@@ -336,17 +336,27 @@ DEVICE stream_found stream_cut(const struct select_params &p, const select_at &a
     return {{b.lo + key, (int32_t)target}, b.lo + key < past || b.hi == p.keys.high};
 }
 
+/* Entries of a step that this lane takes, 32 apart. */
+template <class S> struct stream_part { stream_entry<S> *next, *end; };
+template <class S> DEVICE stream_part<S> stream_part_of(const stream_room<S> &r, int32_t step) {
+    const uint32_t start = r.start[step - r.base];
+    stream_entry<S> *const first = r.list + (start >> STREAM_COUNT_BITS);
+    return {first + warp_lane(), first + start % (1 << STREAM_COUNT_BITS)};
+}
+
 /* How many of a warp's columns are above the cut, and equal to it. */
 template <class S> DEVICE int2 stream_count(const stream_room<S> &r, int32_t last, select_cut cut) {
-    int more = 0, same = 0;
+    int above = 0, least = 0;
     for (int32_t step = r.first; step < last; step++) {
-        const uint32_t start = r.start[step - r.base];
-        const stream_entry<S> *const list = r.list + (start >> STREAM_COUNT_BITS);
+        stream_part<S> part = stream_part_of(r, step);
 #pragma unroll 1
-        for (uint32_t i = warp_lane(); i < start % (1 << STREAM_COUNT_BITS); i += 32)
-            more += list[i].key() > cut.key, same += list[i].key() == cut.key;
+        for (; part.next < part.end; part.next += 32) {
+            const uint32_t key = part.next->key();
+            above += key > cut.key, least += key >= cut.key;
+        }
     }
-    return make_int2(__reduce_add_sync(WARP_ALL, more), __reduce_add_sync(WARP_ALL, same));
+    above = __reduce_add_sync(WARP_ALL, above);
+    return make_int2(above, __reduce_add_sync(WARP_ALL, least) - above);
 }
 
 /* Writes a warp's columns; `before`: those of the row before them. */
@@ -355,22 +365,24 @@ DEVICE void stream_write(const struct select_params &p, const select_at &at,
                          const stream_room<S> &r, int32_t last, select_cut cut, int2 before) {
     const int lane = warp_lane(), words = STREAM_STEP<S> / 32;
     const uint32_t lower = (1u << lane) - 1;
-    uint32_t *const word = r.shared->word[threadIdx.x / 32];
-    int32_t *const indices = p.indices + at.number * p.shape.capacity;
-    int32_t ties = before.y, chosen = before.x + min(ties, cut.ties);
-    const int32_t end = p.bits ? r.first + p.span : last;
+    const bool bits = p.bits, lists = p.indices;
     const int32_t capacity = (int32_t)p.shape.capacity;
-    for (int32_t step = r.first; step < end; step++) {
-        const uint32_t start = step < last ? r.start[step - r.base] : 0;
-        const uint32_t from = start >> STREAM_COUNT_BITS, n = start % (1 << STREAM_COUNT_BITS);
-        if (p.bits) {
+    uint32_t *const word = r.shared->word[threadIdx.x / 32];
+    int32_t *const indices = p.indices + at.number * capacity;
+    int32_t ties = before.y, chosen = before.x + min(ties, cut.ties);
+    for (int32_t step = r.first; step < (bits ? r.first + p.span : last); step++) {
+        stream_part<S> part = {nullptr, nullptr};
+        if (step < last)
+            part = stream_part_of(r, step);
+        if (bits) {
             word[lane] = 0;
             __syncwarp();
         }
 #pragma unroll 1
-        for (uint32_t first = 0; first < n; first += 32) {
-            const stream_entry<S> x =
-                first + lane < n ? r.list[from + first + lane] : stream_entry<S>::make(0, 0);
+        for (; part.next - lane < part.end; part.next += 32) {
+            stream_entry<S> x = stream_entry<S>::make(0, 0);
+            if (part.next < part.end)
+                x = *part.next;
             bool more = x.key() > cut.key;
             if (cut.ties) {
                 const uint32_t equal = __ballot_sync(WARP_ALL, x.key() == cut.key);
@@ -380,14 +392,14 @@ DEVICE void stream_write(const struct select_params &p, const select_at &at,
             const uint32_t mask = __ballot_sync(WARP_ALL, more);
             const int32_t place = chosen + __popc(mask & lower);
             if (more && place < capacity) {
-                if (p.indices)
+                if (lists)
                     indices[place] = step * STREAM_STEP<S> + (int32_t)x.column();
-                if (p.bits)
+                if (bits)
                     atomicOr(&word[x.column() / 32], 1u << x.column() % 32);
             }
             chosen += __popc(mask);
         }
-        if (!p.bits)
+        if (!bits)
             continue;
         __syncwarp();
         if (lane < words && step * words + lane < 2 * p.shape.words)

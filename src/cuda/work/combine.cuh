@@ -51,6 +51,9 @@ DEVICE struct combine_row combine_row_of(const struct attention_params &p,
 DEVICE int64_t combine_count(const struct attention_params &p) {
     return p.header->array[ATTENTION_IMAGE_COMBINES].count;
 }
+DEVICE struct granule_item combine_at(const struct attention_params &p, int64_t i) {
+    return p.image.combines[i];
+}
 DEVICE const struct attention_params &combine_run(const struct attention_params &p) {
     return p;
 }
@@ -72,7 +75,15 @@ DEVICE struct combine_row combine_row_of(const struct decode_params &p,
     return to;
 }
 DEVICE int64_t combine_count(const struct decode_params &p) {
-    return filled_count(p, &p.image.header->combines);
+    return p.given.indices ? p.image.most_combines : filled_count(p, &p.image.header->combines);
+}
+/* Lists that are given have every tile split, into parts whose slots stand side by side. */
+DEVICE struct combine_item combine_at(const struct decode_params &p, int64_t i) {
+    if (!p.given.indices)
+        return p.image.combines[i];
+    const uint32_t pack = fill_quotient((uint32_t)i, (uint32_t)p.tiles);
+    return {(int32_t)pack, (int32_t)i - (int32_t)pack * (int32_t)p.tiles, p.given.parts,
+            i * p.given.parts};
 }
 DEVICE const struct attention_params &combine_run(const struct decode_params &p) {
     return p.run;
@@ -238,40 +249,45 @@ DEVICE void combine_slice(float4 (&of_warps)[WAYS][32], const struct attention_p
         attention_store_lse(run, row.batch, row.head, row.query, m, l);
 }
 
-/* A CTA begins with rows of combine blockIdx.x, and goes on with every gridDim.x-th. WAYS warps share a row;
- * WAYS 1: each has its own. */
+/* A CTA takes rows of combine blockIdx.x. WAYS warps share a row; WAYS 1: each has its own, and the CTA goes on with
+ * every gridDim.x-th combine. */
 template <class T, int WAYS, bool EXACT, class params, class item>
 static __global__ void __launch_bounds__(COMBINE_CTA(WAYS), WAYS > 1 ? COMBINE_BOUND : 1)
     combine_tiles(const __grid_constant__ params p) {
     __shared__ float4 of_warps[WAYS][32];
     const int warp = (int)threadIdx.x / 32;
     const int row = WAYS > 1 ? (int)blockIdx.y : (int)blockIdx.y * COMBINE_WARPS + warp;
-    int64_t i = blockIdx.x, combines;
-    item combine;
-    if constexpr (WAYS > 1) {
+    int64_t i = blockIdx.x, combines = 0;
+    if constexpr (WAYS > 1) { /* a CTA for each combine */
         __shared__ union combine_entry entry;
-        combine_enter(entry, p, i);
+        item combine = {};
+        if (!p.given.indices)
+            combine_enter(entry, p, i);
         early_fetch(p, of_warps);
         __syncthreads();
-        combine = entry.read;
-        combines = entry.magic == FILL_MAGIC && entry.layout == p.image.layout
-                       ? (int64_t)entry.combines
-                       : 0;
+        if (p.given.indices)
+            combine = combine_at(p, i), combines = combine_count(p);
+        else if (entry.magic == FILL_MAGIC && entry.layout == p.image.layout)
+            combine = entry.read, combines = (int64_t)entry.combines;
+        const struct combine_row at = combine_row_of(p, combine, row);
+        early_wait(); /* all CTAs: what follows in the stream waits for this kernel alone */
+        early_next();
+        if (i < combines)
+            combine_slice<T, WAYS, EXACT>(of_warps, combine_run(p), at, (int)blockIdx.z,
+                                          warp % WAYS);
     } else {
         early_fetch(p, of_warps);
-    }
-    early_wait(); /* all CTAs: what follows in the stream waits for this kernel alone */
-    early_next();
-    if (WAYS == 1) { /* CTAs of many rows come in waves, each of which would wait for L2 */
-        combine = p.image.combines[i];
+        early_wait();
+        early_next(); /* CTAs of many rows come in waves, each of which would wait for L2 */
+        item combine = combine_at(p, i);
         combines = combine_count(p);
-    }
-    while (i < combines) {
-        combine_slice<T, WAYS, EXACT>(of_warps, combine_run(p), combine_row_of(p, combine, row),
-                                      (int)blockIdx.z, warp % WAYS);
-        i += gridDim.x;
-        if (i < combines)
-            combine = p.image.combines[i];
+        while (i < combines) {
+            combine_slice<T, 1, EXACT>(of_warps, combine_run(p), combine_row_of(p, combine, row),
+                                       (int)blockIdx.z, 0);
+            i += gridDim.x;
+            if (i < combines)
+                combine = combine_at(p, i);
+        }
     }
 }
 

@@ -33,53 +33,21 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
-#define LAUNCH_CLUSTER_SURE 8  /* CTAs of a cluster that every device has room for */
-#define LAUNCH_CLUSTER_MOST 16 /* after launch_clusters_large, on devices that have room */
-
-/* CTAs of a cluster at most, of a kernel with so many threads and bytes of shared memory. `answers` belongs to the
- * kernel, and keeps two bits for each of the first 32 devices. */
-static inline cudaError_t launch_cluster_most(int *most, std::atomic<uint64_t> &answers,
-                                              const void *kernel, int threads, size_t bytes) {
-    int device = 0;
-    cudaError_t code = cudaGetDevice(&device);
-    if (!code)
-        code = launch_clusters_large(kernel);
-    const uint64_t answer =
-        device < 32 ? answers.load(std::memory_order_relaxed) >> 2 * device & 3 : 0;
-    bool large = answer > 1;
-    if (!code && !answer) {
-        cudaLaunchConfig_t config = {};
-        config.gridDim = dim3(LAUNCH_CLUSTER_MOST);
-        config.blockDim = dim3((unsigned)threads);
-        config.dynamicSmemBytes = bytes;
-        code = cudaOccupancyMaxPotentialClusterSize(most, kernel, &config);
-        large = *most >= LAUNCH_CLUSTER_MOST;
-        if (!code && device < 32)
-            answers.fetch_or((uint64_t)(large ? 2 : 1) << 2 * device, std::memory_order_relaxed);
-    }
-    *most = large ? LAUNCH_CLUSTER_MOST : LAUNCH_CLUSTER_SURE;
-    return code;
-}
-
-/* Launches a kernel so where it may, in clusters of `cluster` CTAs, 0: in none. bytes: of dynamic shared memory. */
+/* Launches a kernel so where it may. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
-                                       void **arguments, cudaStream_t stream, int cluster = 0) {
+                                       void **arguments, cudaStream_t stream) {
     bool overlaps = false;
     const cudaError_t code = launch_overlaps(kernel, &overlaps);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchAttribute &clusters = attributes[overlaps];
-    clusters.id = cudaLaunchAttributeClusterDimension;
-    clusters.val.clusterDim.x = (unsigned)cluster;
-    clusters.val.clusterDim.y = clusters.val.clusterDim.z = 1;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = (unsigned)overlaps + (cluster > 0);
+    config.attrs = &attribute;
+    config.numAttrs = overlaps;
     return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
