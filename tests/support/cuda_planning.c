@@ -48,6 +48,15 @@ tess_status column_sums_run(const struct kernel_args *args, tess_error *error) {
     return staged_run(args, error);
 }
 
+const char *mlp_refuses_run(const struct kernel_args *args) {
+    (void)args;
+    return NULL;
+}
+
+tess_status mlp_run(const struct kernel_args *args, tess_error *error) {
+    return staged_run(args, error);
+}
+
 tess_status cuda_fill_run(const struct fill_job *job, tess_error *error) {
     (void)job, (void)error;
     return TESS_NO_CUDA;
