@@ -5,49 +5,18 @@
 #   time = launch + items / multiprocessors * (item + steps * step)
 #
 # is linear in the six costs. Squares are of relative errors. Steps are of 64 keys; those of full keys are
-# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least; else steps are of runs
-# where they are shorter than 64, a step.
+# gathered where blocks are shorter than 8 keys, which is what copies by TMA take at least; steps of other runs lie
+# between those of 64 and of 8, as src/plan/cost.c has them.
 
 # Nanoseconds of a launch: lists that fill a device do not tell it. Of drawn shapes that take less than 30 us
 # (docs/notes/planning.md, "Launches").
 function launch(kernel) {
-    if (kernel ~ /sm90.*_r64$/) return 3200
     if (kernel ~ /sm90_d(512|576|768|1024)/) return 9000
-    return kernel ~ /sm90/ ? 3800 : 6000
+    return kernel ~ /sm90/ ? 3000 : 6000
 }
 
-function add(key, n, x, ns, first, i, j) {
-    for (i = 1; i <= COSTS; i++) {
-        for (j = 1; j <= COSTS; j++) squares[key, i, j] += x[i] * x[j] / (ns * ns)
-        right[key, i] += x[i] * (ns - first) / (ns * ns)
-        kept[key, n, i] = x[i]
-    }
-    time[key, n] = ns
-}
-
-# Solves the normal equations by elimination; a cost that no list of the key has is 0, and none is negative.
-function solve(key, i, j, k, most, pivot, t) {
-    for (i = 1; i <= COSTS; i++) {
-        for (j = 1; j <= COSTS; j++) a[i, j] = squares[key, i, j]
-        a[i, COSTS + 1] = right[key, i]
-        if (a[i, i] == 0) a[i, i] = 1
-    }
-    for (k = 1; k <= COSTS; k++) {
-        pivot = k
-        for (i = k + 1; i <= COSTS; i++) if (a[i, k] ^ 2 > a[pivot, k] ^ 2) pivot = i
-        for (j = k; j <= COSTS + 1; j++) { t = a[k, j]; a[k, j] = a[pivot, j]; a[pivot, j] = t }
-        if (a[k, k] == 0) return 0
-        for (i = 1; i <= COSTS; i++) if (i != k) {
-            most = a[i, k] / a[k, k]
-            for (j = k; j <= COSTS + 1; j++) a[i, j] -= most * a[k, j]
-        }
-    }
-    for (i = 1; i <= COSTS; i++) {
-        t = a[i, COSTS + 1] / a[i, i]
-        cost[i] = t > 0 ? t : 0
-    }
-    return 1
-}
+# Lists of a kernel and height (bench/fit.sh).
+function wanted(kernel, rows) { return kernel ~ /sm90/ && rows >= 32 ? 12 : 8 }
 
 BEGIN { COSTS = 6 } # an item; steps plain, masked, of runs, of masked runs, gathered
 
@@ -57,8 +26,15 @@ BEGIN { COSTS = 6 } # an item; steps plain, masked, of runs, of masked runs, gat
     per = $4 / multiprocessors
     for (i = 2; i <= COSTS; i++) x[i] = 0
     x[1] = per
-    x[$3 < 8 ? 6 : $3 < 64 ? 4 : 2] = per * $5 / 64
-    x[$3 < 64 ? 5 : 3] = per * $6 / 64
+    part = log(64 / $3) / log(8) # of what runs of 8 take more
+    if ($3 < 8) x[6] = per * $5 / 64
+    else {
+        x[2] = per * $5 / 64 * (1 - part)
+        x[4] = per * $5 / 64 * part
+    }
+    part = (64 / $3 - 1) / 7
+    x[3] = per * $6 / 64 * (1 - part)
+    x[5] = per * $6 / 64 * part
     add(key, ++lists[key], x, 1e6 * $7, launch($1))
 }
 
@@ -67,7 +43,7 @@ END {
         key = order[k]
         split(key, name, " ")
         first = launch(name[1])
-        if (lists[key] < 8 || !solve(key)) {
+        if (lists[key] < wanted(name[1], name[2]) || !solve(key)) {
             print "fit: " key ": too few lists, left out" >"/dev/stderr"
             continue
         }

@@ -4,9 +4,9 @@
 #
 # FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
 # regular expression (default: the forward of bf16, whose f16 twins have the same costs, and of f32), OUT the file
-# ($OUT/costs.def where $OUT is set). For each kernel and tile height eight lists are timed that fill the device
-# in whole waves, by bench/peers/choices.py ($PYTHON, default python3, has PyTorch); bench/fit.awk solves for launch,
-# item and steps (docs/design/lists.md, "Measured costs").
+# ($OUT/costs.def where $OUT is set). For each kernel and tile height 8 or 12 lists are timed that fill the device
+# in whole waves, by bench/peers/choices.py ($PYTHON, default python3, has PyTorch) on one set of tensors, so that no run
+# waits for memory; bench/fit.awk solves for item and steps (docs/design/lists.md, "Measured costs").
 # About two minutes for all kernels, LIMIT seconds at most: what that cuts short is named, and its kernels are left out.
 # Exit status: 0 all is written, 1 a step failed, 3 some kernels are left out.
 set -u
@@ -41,14 +41,17 @@ case_of() {
 }
 
 # lists_of KERNEL ROWS: a line for each list: the case in full, kernel, rows, keys of a block, items, full and
-# masked keys of an item. One step, and of twice the heads; 12 and 32 steps; rows of blocks half as high as the
+# masked keys of an item. Four steps, and of twice the heads; 12 and 32 steps; rows of blocks half as high as the
 # tile, which leave masks; single keys, which are gathered; runs of 8 keys, of blocks
-# as high and half as high. Fails where the kernel refuses one.
+# as high and half as high; and by Hopper's kernels unions of blocks of 16 rows. Fails where the kernel refuses one.
 lists_of() {
-    local heads=$heads list
-    for list in "$heads ${2}x64 .015625" "$((2 * heads)) ${2}x64 .015625" "$heads ${2}x64 .1875" \
+    local heads=$heads list unions=()
+    if [[ $1 = *sm90* && $2 -ge 32 ]]; then
+        unions=("$heads 16x64 .25" "$heads 16x16 .25" "$heads 16x8 .25" "$heads 16x8 .5")
+    fi
+    for list in "$heads ${2}x64 .0625" "$((2 * heads)) ${2}x64 .0625" "$heads ${2}x64 .1875" \
         "$heads ${2}x64 .5" "$heads $(($2 / 2))x64 .25" "$heads ${2}x1 .25" \
-        "$heads ${2}x8 .25" "$heads $(($2 / 2))x8 .25"; do
+        "$heads ${2}x8 .25" "$heads $(($2 / 2))x8 .25" "${unions[@]}"; do
         # shellcheck disable=SC2086 # three words
         "$tessera" plan "$(case_of "$1" "$2" $list)" 2>/dev/null >"$work/plan" || return
         awk -v of="$1 $2" -v block="${list#*x}" '
@@ -68,7 +71,7 @@ lists_of() {
 [ -s "$work/design" ] || { echo "bench/fit.sh: no kernel of this machine matches $kernels" >&2; exit 1; }
 echo "bench/fit.sh: $card, $multiprocessors multiprocessors: $(wc -l <"$work/design") timings"
 cut -d ' ' -f 1 "$work/design" >"$work/cases"
-"${PYTHON:-python3}" bench/peers/choices.py --quiet --seconds $limit --library "$folder/libtessera.so" \
+"${PYTHON:-python3}" bench/peers/choices.py --quiet --sets 1 --seconds $limit --library "$folder/libtessera.so" \
     --csv "$work/times.csv" "$work/cases"
 [ -s "$work/times.csv" ] || { echo 'bench/fit.sh: the timing failed' >&2; exit 1; }
 
@@ -88,9 +91,9 @@ END
     echo ' *'
     echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, runs, masked_runs, gathered} ...)'
     echo ' */'
-    awk -v multiprocessors="$multiprocessors" -f bench/fit.awk "$work/timings"
+    awk -v multiprocessors="$multiprocessors" -f bench/solve.awk -f bench/fit.awk "$work/timings"
 } >"$work/costs.def" || exit 1
 cp "$work/costs.def" "$out"
 fitted=$(grep -c '^ *{' "$out")
 echo "bench/fit.sh: $fitted costs in $out after $((SECONDS - began)) s"
-[ "$fitted" -eq $(($(wc -l <"$work/cases") / 8)) ] || exit 3
+[ "$fitted" -eq "$(cut -d ' ' -f 2,3 "$work/design" | sort -u | wc -l)" ] || exit 3

@@ -93,6 +93,9 @@ function(tessera_cpu_level level)
         list(APPEND stems forward/column_sums backward/delta staged/sddmm staged/softmax staged/spmm
             staged/softmax_backward staged/spmm_transposed)
     endif()
+    if(NOT level STREQUAL "avx512bf16") # whose MLPs avx512 has
+        list(APPEND stems mlp/up mlp/down)
+    endif()
     list(TRANSFORM stems REPLACE "(.+)" "src/cpu/\\1.c")
     tessera_room(tessera_cpu_${level} SOURCES ${stems} INCLUDES include src src/cpu)
     target_compile_definitions(tessera_cpu_${level} PRIVATE CPU_LEVEL=${level})

@@ -56,6 +56,7 @@ endforeach()
 tessera_test(kernels attention TEAMS SOURCES tests/support/support.c INCLUDES src src/cpu)
 tessera_test(kernels o_rest TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels column_sums TEAMS SOURCES tests/support/support.c)
+tessera_test(kernels mlp TEAMS SOURCES tests/support/support.c)
 tessera_test(kernels base TEAMS SOURCES tests/support/basing.c tests/support/support.c)
 tessera_test(kernels merge TEAMS SOURCES tests/support/merging.c tests/support/support.c)
 tessera_test(unit select_call TEAMS SOURCES tests/support/selecting.c tests/support/support.c)
@@ -167,7 +168,7 @@ set_tests_properties(cuda cuda_base cuda_bits cuda_fill cuda_order cuda_pool cud
     SKIP_RETURN_CODE 77)
 
 # They read tests/cases.
-set_tests_properties(attention base caches column_sums gradients modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties(attention base caches column_sums gradients mlp modifiers regret regret_all cuda cuda_base cuda_bits PROPERTIES WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 
 # Measured by hand: tests/scripts/busy.sh; docs/notes/planning.md.
 foreach(name latency fill_latency)
@@ -199,7 +200,7 @@ endforeach()
 # Tiles of AMX are loaded under the sanitizers' eyes where C stands for its unit.
 if(TARGET tessera_cpu_amx AND CMAKE_C_FLAGS MATCHES "-fsanitize=address")
     tessera_room(amx_emulated SOURCES src/cpu/forward/attention.c src/cpu/backward/keys.c
-        src/cpu/backward/rows.c INCLUDES include src src/cpu)
+        src/cpu/backward/rows.c src/cpu/mlp/up.c src/cpu/mlp/down.c INCLUDES include src src/cpu)
     target_compile_definitions(amx_emulated PRIVATE CPU_LEVEL=amx)
     target_compile_options(amx_emulated PRIVATE
         $<TARGET_PROPERTY:tessera_cpu_amx,COMPILE_OPTIONS>
@@ -230,11 +231,11 @@ target_link_libraries(make_files PRIVATE tessera_warnings tool_files)
 add_executable(read_files tests/files/read_files.c)
 target_link_libraries(read_files PRIVATE tessera_warnings tool_files PNG::PNG)
 add_executable(verify_fails tests/scripts/verify_fails.c tools/cli/arguments.c tools/cli/reference.c
-    tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
+    tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/sweep_mlp.c tools/cli/verify.c)
 target_link_libraries(verify_fails PRIVATE tessera_warnings tool_files
     -Wl,--wrap=lab_check,--wrap=lab_seconds)
 add_executable(verify_teams tests/scripts/verify_teams.c ${every_team} tools/cli/arguments.c
-    tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
+    tools/cli/reference.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/sweep_mlp.c tools/cli/verify.c)
 target_link_libraries(verify_teams PRIVATE tessera_warnings tool_files -Wl,--wrap=threads_pay)
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Release") # faults of threads show with checks, whose builds have it
     add_test(NAME verify_teams COMMAND verify_teams --quick --backend cpu)

@@ -21,14 +21,14 @@ if(TESSERA_WITH_CUDA)
 endif()
 add_library(lab STATIC
     lab/case/case.c lab/case/choice.c lab/case/problem.c lab/case/rules.c
-    lab/check/check.c lab/check/check_backward.c lab/check/compare.c lab/check/identities.c
+    lab/check/check.c lab/check/check_backward.c lab/check/check_mlp.c lab/check/compare.c lab/check/identities.c
     lab/device/device.c lab/device/timer.c lab/device/$<IF:$<BOOL:${TESSERA_WITH_CUDA}>,cuda,none>.c
     lab/files/cases.c lab/files/output.c
     lab/fill/fill.c lab/fill/half.c
     lab/lists/chosen.c lab/lists/draw.c lab/lists/listed.c lab/lists/listing.c lab/lists/place.c lab/lists/source.c
     lab/memory/guard.c lab/memory/mirror.c
-    lab/oracle/gradients.c lab/oracle/oracle.c
-    lab/run/backward.c lab/run/base.c lab/run/cache.c lab/run/modifiers.c lab/run/run.c lab/run/setting.c lab/run/sums.c
+    lab/oracle/gradients.c lab/oracle/mlp.c lab/oracle/oracle.c
+    lab/run/backward.c lab/run/base.c lab/run/cache.c lab/run/mlp.c lab/run/modifiers.c lab/run/run.c lab/run/setting.c lab/run/sums.c
     $<$<BOOL:${TESSERA_WITH_CUDA}>:$<TARGET_OBJECTS:lab_flush>>)
 if(TESSERA_WITH_CUDA)
     target_link_libraries(lab PRIVATE CUDA::cudart_static)
@@ -61,7 +61,7 @@ add_library(bench STATIC
     bench/baselines/library.c bench/baselines/naive.c bench/baselines/openblas.c
     bench/baselines/peer_check.c bench/baselines/sparse.c
     bench/measure/backward.c bench/measure/floor.c bench/measure/layer.c bench/measure/lists.c
-    bench/measure/measure.c bench/measure/peak.c bench/measure/place.c bench/measure/sample.c
+    bench/measure/measure.c bench/measure/mlp.c bench/measure/peak.c bench/measure/place.c bench/measure/sample.c
     bench/measure/throttle.c bench/measure/timing.c bench/measure/trial.c
     bench/run/against.c bench/run/baseline.c bench/run/bench.c bench/run/cases.c bench/run/options.c
     bench/run/results.c ${bench_kernels})
@@ -75,7 +75,8 @@ add_executable(tessera_tool
     tools/cli/arguments.c tools/cli/attention_input.c tools/cli/attention_output.c tools/cli/compute.c
     tools/cli/gradcheck.c tools/cli/gradcheck_probe.c tools/cli/info.c tools/cli/main.c
     tools/cli/memory_limit.c tools/cli/modifier_options.c tools/cli/pattern.c tools/cli/pattern_options.c tools/cli/pattern_select.c tools/picture/picture.c
-    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c tools/cli/sweep_lists.c tools/cli/verify.c)
+    tools/picture/svg.c tools/cli/plan.c tools/cli/reference.c tools/cli/run.c tools/cli/sweep.c
+    tools/cli/sweep_lists.c tools/cli/sweep_mlp.c tools/cli/verify.c)
 set_target_properties(tessera_tool PROPERTIES OUTPUT_NAME tessera)
 target_link_libraries(tessera_tool PRIVATE tessera_warnings bench tool_files PNG::PNG)
 if(TESSERA_INSTALL)

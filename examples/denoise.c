@@ -1,7 +1,7 @@
 /*
- * Deltas of a denoising model: attention of a diffusion transformer moves little from step to step, so a full step
+ * Deltas of a denoising model: activations of a diffusion transformer move little from step to step, so a full step
  * finds which columns matter and caches the rest, and the steps after it compute these columns alone (Chipmunk;
- * DeltaDiT). A full step of a layer, all of it on the device:
+ * DeltaDiT). A layer is attention and an MLP. A full step of its attention, all of it on the device:
  *
  *     run, dense        o, lse, and column sums of groups of queries by the lse of the full step before
  *     tess_select       the KEEP columns of each group with the largest sums, and the first ones
@@ -9,16 +9,23 @@
  *     run, kept         o and lse over these columns
  *     tess_unmerge      o and lse over all others: the cached base
  *
- * A sparse step fills lists from the bits and runs over them with the base, which it joins. Each kind of step is one
- * list of calls for all layers, and on CUDA one captured graph. Queries, keys and values are those of a real model
- * (examples/data), which drift: each step turns them towards those of another head. A layer is its attention alone; an
- * MLP with activations cached likewise would stand behind it in `full` and `sparse`. To build it:
+ * A sparse step fills lists from the bits and runs over them with the base, which it joins. The MLP follows, over what
+ * attention left:
+ *
+ *     full      all hidden columns: o, and the hidden layer's activations, into caches; means of groups of tokens
+ *     choose    means of groups again. A column's score is how far fc1 of the mean has moved from the cached one, to
+ *               either side; tess_select keeps as many columns of both sides
+ *     sparse    a delta over the kept columns, which brings o and the cached activations up to date
+ *
+ * Each kind of step is a list of calls for all layers for either half, and on CUDA a captured graph. Queries, keys and
+ * values are those of a real model (examples/data), which drift: each step turns them towards those of another head.
+ * Weights of the MLPs are drawn. To build it:
  *
  *     cc denoise.c $(pkg-config --cflags --libs tessera) -lm
  *     cc -DEXAMPLE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  *     ./a.out data/minilm.safetensors [DRIFT]
  *
- * Answers 0 if steps differ from dense ones by little, by nothing more in 50 steps without drift, and column sums by
+ * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by little, by nothing more in 50 steps without drift, and column sums by
  * today's lse add up to the queries.
  */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
@@ -28,42 +35,60 @@
 #include <string.h>
 #include <time.h>
 
-#include <tessera.h>
+#include "either.h"
 
-enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, STEPS = 50, REFRESH = 10 };
+enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, STEPS = 50, REFRESH = 10, CHOOSE_EACH = 5 };
 enum { GROUP = 64, GROUPS = TOKENS / GROUP, KEEP = 96, FORCED = 4, WORDS = TOKENS / 64 };
+enum {
+    WIDTH = HEADS * DIM,
+    HIDDEN = 4 * WIDTH,
+    KEEP_HIDDEN = HIDDEN * 3 / 10,
+    HIDDEN_WORDS = HIDDEN / 64
+};
 
 typedef uint16_t f16;
 typedef f16 tokens[HEADS][TOKENS][DIM];
+typedef f16 outputs[TOKENS][HEADS][DIM]; /* a token's heads side by side: rows of the MLP */
 typedef float rows[HEADS][TOKENS];
+
+#include "minilm.h"
 
 /* Tensors of a layer, in the memory of the backend; here the host sees it too. */
 struct memory {
-    tokens q, k, v, o, kept_o, base_o;
+    tokens q, k, v;
+    outputs o, kept_o, base_o;
     rows lse, reference, kept_lse, base_lse;
     float sums[HEADS][GROUPS][TOKENS];
     int32_t indices[HEADS][GROUPS][KEEP], counts[HEADS][GROUPS];
     uint64_t bits[HEADS][GROUPS][WORDS];
+    struct {
+        f16 w1[HIDDEN][WIDTH], w2[HIDDEN][WIDTH], bias[HIDDEN], bias_out[WIDTH];
+        f16 moved[HIDDEN][2]
+                 [WIDTH]; /* w1 and -w1: fc1 of today's mean, less that of the cached one */
+        outputs o, dense_o;
+        f16 hidden[HIDDEN][TOKENS];      /* cached activations */
+        f16 means[GROUPS][2][WIDTH];     /* today's, and those of the full step */
+        float scores[2][GROUPS][HIDDEN]; /* to either side */
+        uint64_t bits[2][GROUPS][HIDDEN_WORDS];
+    } mlp;
 };
 
 /* Plans, which layers share, and what serves one run at a time. */
-static tess_plan *dense_plan, *kept_plan;
-static void *workspace, *dense_image, *kept_image;
+static tess_plan *dense_plan, *kept_plan, *dense_mlp, *kept_mlp;
+static void *workspace, *dense_image, *kept_image, *dense_mlp_image, *kept_mlp_image;
 static size_t workspace_size;
 static struct memory *layers[LAYERS];
-static float model[3][HEADS][TOKENS][DIM]; /* q, k and v of the file */
-
-static void require(tess_status status, const tess_error *error) {
-    if (status) {
-        fprintf(stderr, "denoise: %s: %s\n", tess_status_name(status), error->message);
-        exit(EXIT_FAILURE);
-    }
-}
 
 /* ---- steps ---- */
 
 static tess_tensor view(tokens x) {
     return tess_tensor_bhnd(x, TESS_F16, 1, HEADS, TOKENS, DIM);
+}
+static tess_tensor view_outputs(outputs x) {
+    return tess_tensor_bnhd(x, TESS_F16, 1, TOKENS, HEADS, DIM);
+}
+static tess_tensor matrix(const void *x, int64_t n, int64_t dim) {
+    return tess_tensor_bhnd(x, TESS_F16, 1, 1, n, dim);
 }
 static tess_tensor view_rows(rows x) {
     return tess_tensor_bhnd(x, TESS_F32, 1, HEADS, TOKENS, 1);
@@ -75,8 +100,8 @@ struct run {
     tess_arguments arguments;
 };
 
-static void run_begin(struct run *r, struct memory *m, tokens o, rows lse) {
-    r->q = view(m->q), r->k = view(m->k), r->v = view(m->v), r->o = view(o);
+static void run_begin(struct run *r, struct memory *m, outputs o, rows lse) {
+    r->q = view(m->q), r->k = view(m->k), r->v = view(m->v), r->o = view_outputs(o);
     r->lse = view_rows(lse);
     r->arguments = tess_arguments_init();
     r->arguments.q = &r->q, r->arguments.k = &r->k, r->arguments.v = &r->v;
@@ -112,7 +137,7 @@ static void dense_run(struct memory *m, tess_stream stream) {
 }
 
 /* Columns by their sums: as indices, then packed. */
-static void choose(tess_backend backend, struct memory *m, tess_stream stream) {
+static void choose(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
     tess_selection selection = tess_selection_init();
     tess_selected selected = tess_selected_init();
@@ -128,12 +153,13 @@ static void choose(tess_backend backend, struct memory *m, tess_stream stream) {
 }
 
 /* The rest of a dense run, as the base of the steps to come; and its lse as the next reference. */
-static void cache(tess_backend backend, struct memory *m, tess_stream stream) {
+static void cache(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
     struct run r;
-    const tess_tensor o = view(m->o), lse = view_rows(m->lse), kept_o = view(m->kept_o),
-                      kept_lse = view_rows(m->kept_lse), base_o = view(m->base_o),
-                      base_lse = view_rows(m->base_lse), reference = view_rows(m->reference);
+    const tess_tensor o = view_outputs(m->o), lse = view_rows(m->lse),
+                      kept_o = view_outputs(m->kept_o), kept_lse = view_rows(m->kept_lse),
+                      base_o = view_outputs(m->base_o), base_lse = view_rows(m->base_lse),
+                      reference = view_rows(m->reference);
     const tess_tensor *const whole[] = {&o}, *const whole_lse[] = {&lse};
     run_begin(&r, m, m->kept_o, m->kept_lse);
     kept_run(m, &r, stream);
@@ -143,21 +169,22 @@ static void cache(tess_backend backend, struct memory *m, tess_stream stream) {
     require(tess_merge(backend, 1, whole, whole_lse, &o, &reference, &error, stream), &error);
 }
 
-static void full(tess_backend backend, tess_stream stream) {
+static void full(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++) {
         dense_run(layers[l], stream);
-        choose(backend, layers[l], stream);
-        cache(backend, layers[l], stream);
+        choose(layers[l], stream);
+        cache(layers[l], stream);
     }
 }
 
-static void sparse(tess_backend backend, tess_stream stream) {
-    (void)backend;
+static void sparse(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++) {
         struct memory *m = layers[l];
         struct run r;
         run_begin(&r, m, m->o, m->lse);
-        r.base_o = view(m->base_o), r.base_lse = view_rows(m->base_lse);
+        r.base_o = view_outputs(m->base_o), r.base_lse = view_rows(m->base_lse);
         r.arguments.base = TESS_BASE_MERGE;
         r.arguments.base_o = &r.base_o, r.arguments.base_lse = &r.base_lse;
         kept_run(m, &r, stream);
@@ -165,82 +192,140 @@ static void sparse(tess_backend backend, tess_stream stream) {
 }
 
 /* A step that errors and speed-ups are told beside. */
-static void dense(tess_backend backend, tess_stream stream) {
-    (void)backend;
+static void dense(const void *none, tess_stream stream) {
+    (void)none;
     for (int l = 0; l < LAYERS; l++)
         dense_run(layers[l], stream);
 }
 
-/* ---- what differs between backends: memory, and how a step is launched ---- */
+/* ---- the MLP's ---- */
 
-typedef void kind_of_step(tess_backend backend, tess_stream stream);
-enum { FULL, SPARSE, DENSE, KINDS };
-static kind_of_step *const kinds[KINDS] = {full, sparse, dense};
+/* A run of a layer's MLP over its attention's o; hidden and base_o where caches are written. */
+struct mlp_run {
+    tess_tensor x, w1, w2, o, bias, bias_out, hidden;
+    tess_arguments arguments;
+};
 
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
+static void mlp_begin(struct mlp_run *r, struct memory *m, outputs o, int caches) {
+    r->x = matrix(m->o, TOKENS, WIDTH), r->o = matrix(o, TOKENS, WIDTH);
+    r->w1 = matrix(m->mlp.w1, HIDDEN, WIDTH), r->w2 = matrix(m->mlp.w2, HIDDEN, WIDTH);
+    r->bias = matrix(m->mlp.bias, 1, HIDDEN), r->bias_out = matrix(m->mlp.bias_out, 1, WIDTH);
+    r->hidden = matrix(m->mlp.hidden, HIDDEN, TOKENS);
+    r->arguments = tess_arguments_init();
+    r->arguments.q = &r->x, r->arguments.k = &r->w1, r->arguments.v = &r->w2;
+    r->arguments.o = &r->o, r->arguments.bias = &r->bias, r->arguments.bias_out = &r->bias_out;
+    r->arguments.activations = caches ? &r->hidden : NULL;
+    r->arguments.workspace = workspace, r->arguments.workspace_size = workspace_size;
+}
 
-static const tess_backend backend = TESS_CUDA;
+static void dense_mlp_run(struct memory *m, outputs o, int caches, tess_stream stream) {
+    tess_error error = tess_error_init();
+    struct mlp_run r;
+    mlp_begin(&r, m, o, caches);
+    r.arguments.image = dense_mlp_image;
+    r.arguments.image_size = tess_plan_image_size(dense_mlp);
+    require(tess_run(dense_mlp, &r.arguments, &error, stream), &error);
+}
 
-static void cuda(cudaError_t code) {
-    if (code != cudaSuccess) {
-        fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(code));
-        exit(EXIT_FAILURE);
+/* Means of groups of tokens; at: 0 today's, 1 those of a full step. */
+static void mean(struct memory *m, int at, tess_stream stream) {
+    tess_error error = tess_error_init();
+    tess_pooling pooling = tess_pooling_init();
+    const tess_tensor x = matrix(m->o, TOKENS, WIDTH);
+    tess_tensor means = matrix(m->mlp.means[0][at], GROUPS, WIDTH);
+    means.stride[2] = 2 * WIDTH;
+    pooling.block = GROUP;
+    require(tess_pool(backend, &pooling, &x, &means, &error, stream), &error);
+}
+
+/* Scores to one side, and the `keep` columns with the largest, beside those of `before`, to bits. */
+static void choose_side(struct memory *m, int side, int64_t keep, const uint64_t *before,
+                        tess_stream stream) {
+    tess_error error = tess_error_init();
+    tess_scoring scoring = tess_scoring_init();
+    tess_selection selection = tess_selection_init();
+    tess_selected selected = tess_selected_init();
+    const tess_tensor q = matrix(m->mlp.means, GROUPS, 2 * WIDTH),
+                      k = matrix(m->mlp.moved, HIDDEN, 2 * WIDTH),
+                      scores =
+                          tess_tensor_bhnd(m->mlp.scores[side], TESS_F32, 1, 1, GROUPS, HIDDEN);
+    scoring.scale = side ? -1 : 1;
+    require(tess_pool_score(backend, &scoring, &q, &k, &scores, &error, stream), &error);
+    selection.k = keep, selection.keep = before, selection.keep_rows = before ? GROUPS : 0;
+    selected.capacity = keep, selected.bits = m->mlp.bits[side][0];
+    require(tess_select(backend, &selection, &scores, &selected, &error, stream), &error);
+}
+
+static tess_device_pattern hidden_pattern(struct memory *m) {
+    tess_device_pattern p = tess_device_pattern_init();
+    p.form = TESS_BLOCK_BITS, p.n_q = TOKENS, p.n_kv = HIDDEN, p.block_q = GROUP, p.block_kv = 1;
+    p.batch = p.heads = 1, p.capacity = (int64_t)GROUPS * KEEP_HIDDEN;
+    p.bits = m ? m->mlp.bits[1][0] : NULL;
+    return p;
+}
+
+static void full_mlp(const void *none, tess_stream stream) {
+    (void)none;
+    for (int l = 0; l < LAYERS; l++) {
+        dense_mlp_run(layers[l], layers[l]->mlp.o, 1, stream);
+        mean(layers[l], 1, stream);
     }
 }
 
-static void *allocate(size_t size) {
-    void *memory;
-    cuda(cudaMallocManaged(&memory, size + 1, cudaMemAttachGlobal));
-    return memory;
-}
-
-static void release(void *memory) {
-    cuda(cudaFree(memory));
-}
-
-static void launch(int kind) {
-    static cudaStream_t stream;
-    static cudaGraphExec_t ready[KINDS];
-    if (!stream)
-        cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    if (!ready[kind]) {
-        cudaGraph_t graph;
-        kinds[kind](backend,
-                    stream); /* a kernel's first launch may load it: no capture holds that */
-        cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-        kinds[kind](backend, stream);
-        cuda(cudaStreamEndCapture(stream, &graph));
-        cuda(cudaGraphInstantiate(&ready[kind], graph, 0));
+static void sparse_mlp(const void *none, tess_stream stream) {
+    (void)none;
+    for (int l = 0; l < LAYERS; l++) {
+        struct memory *m = layers[l];
+        tess_error error = tess_error_init();
+        const tess_device_pattern pattern = hidden_pattern(m);
+        struct mlp_run r;
+        mlp_begin(&r, m, m->mlp.o, 1);
+        r.arguments.base = TESS_BASE_ADD, r.arguments.base_o = &r.o;
+        require(tess_plan_fill_run(kept_mlp, &pattern, kept_mlp_image,
+                                   tess_plan_image_size(kept_mlp), NULL, &r.arguments, &error,
+                                   stream),
+                &error);
     }
-    cuda(cudaGraphLaunch(ready[kind], stream));
-    cuda(cudaStreamSynchronize(stream));
-}
-#else
-static const tess_backend backend = TESS_CPU;
-
-static void *allocate(size_t size) {
-    void *memory = aligned_alloc(256, (size / 256 + 1) * 256);
-    if (!memory)
-        exit(EXIT_FAILURE);
-    return memory;
 }
 
-static void release(void *memory) {
-    free(memory);
+static void choose_mlp(const void *none, tess_stream stream) {
+    for (int l = 0; l < LAYERS; l++) {
+        struct memory *m = layers[l];
+        mean(m, 0, stream);
+        choose_side(m, 0, KEEP_HIDDEN / 2, NULL, stream);
+        choose_side(m, 1, KEEP_HIDDEN, m->mlp.bits[0][0], stream);
+    }
+    sparse_mlp(none, stream);
 }
 
-static void launch(int kind) {
-    kinds[kind](backend, NULL);
+static void dense_mlp_step(const void *none, tess_stream stream) {
+    (void)none;
+    for (int l = 0; l < LAYERS; l++)
+        dense_mlp_run(layers[l], layers[l]->mlp.dense_o, 0, stream);
 }
-#endif
 
-static double launch_ms(int kind) {
+enum { FULL, CHOOSE, SPARSE, DENSE, KINDS };
+enum { ATTENTION, MLP, HALVES };
+static struct step kinds[KINDS][HALVES] = {{{full, NULL, NULL}, {full_mlp, NULL, NULL}},
+                                           {{sparse, NULL, NULL}, {choose_mlp, NULL, NULL}},
+                                           {{sparse, NULL, NULL}, {sparse_mlp, NULL, NULL}},
+                                           {{dense, NULL, NULL}, {dense_mlp_step, NULL, NULL}}};
+static const char *const kind_names[KINDS] = {"full", "choose", "sparse", "dense"};
+
+static double launch_ms(int kind, int half) {
     struct timespec from, to;
     clock_gettime(CLOCK_MONOTONIC, &from);
-    launch(kind);
+    launch(&kinds[kind][half]);
     clock_gettime(CLOCK_MONOTONIC, &to);
     return 1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+static void *image_make(const tess_plan *plan) {
+    tess_error error = tess_error_init();
+    const size_t size = tess_plan_image_size(plan);
+    void *image = size ? allocate(size) : NULL;
+    require(tess_plan_upload(plan, image, size, &error, NULL), &error);
+    return image;
 }
 
 static void plans_make(void) {
@@ -249,7 +334,7 @@ static void plans_make(void) {
     tess_pattern_shape shape = tess_pattern_shape_init();
     tess_target target = tess_target_init();
     tess_pattern *pattern;
-    const tess_device_pattern kept = kept_pattern(NULL);
+    const tess_device_pattern kept = kept_pattern(NULL), hidden = hidden_pattern(NULL);
     shape.n_q = shape.n_kv = TOKENS, shape.block_q = shape.block_kv = GROUP;
     problem.batch = 1, problem.heads_q = problem.heads_kv = HEADS;
     problem.n_q = problem.n_kv = TOKENS, problem.d_qk = problem.d_v = DIM, problem.type = TESS_F16;
@@ -259,65 +344,36 @@ static void plans_make(void) {
     require(tess_pattern_from_spec(&pattern, "dense", &shape, &error), &error);
     require(tess_plan_create(&dense_plan, &problem, pattern, &target, &error), &error);
     tess_pattern_free(pattern);
-    const size_t one = tess_plan_workspace_size(dense_plan);
-    const size_t other = tess_plan_workspace_size(kept_plan);
-    workspace_size = one > other ? one : other;
+    problem.sum_rows = 0, problem.operation = TESS_MLP, problem.activation = TESS_GELU_TANH;
+    problem.heads_q = problem.heads_kv = 1;
+    problem.n_kv = HIDDEN, problem.d_qk = problem.d_v = WIDTH;
+    require(tess_plan_create(&dense_mlp, &problem, NULL, &target, &error), &error);
+    require(tess_plan_reserve(&kept_mlp, &problem, &hidden, &target, &error), &error);
+    const tess_plan *const plans[] = {dense_plan, kept_plan, dense_mlp, kept_mlp};
+    for (int p = 0; p < 4; p++)
+        if (tess_plan_workspace_size(plans[p]) > workspace_size)
+            workspace_size = tess_plan_workspace_size(plans[p]);
     workspace = allocate(workspace_size);
+    dense_image = image_make(dense_plan), dense_mlp_image = image_make(dense_mlp);
     kept_image = allocate(tess_plan_image_size(kept_plan));
-    if (tess_plan_image_size(dense_plan)) {
-        dense_image = allocate(tess_plan_image_size(dense_plan));
-        require(tess_plan_upload(dense_plan, dense_image, tess_plan_image_size(dense_plan), &error,
-                                 NULL),
-                &error);
-    }
+    kept_mlp_image = allocate(tess_plan_image_size(kept_mlp));
 }
 
 /* ---- the model's part ---- */
 
-static float wide(f16 x) {
-    const int exponent = x >> 10 & 31, digits = x & 1023;
-    const float y =
-        exponent ? ldexpf((float)(1024 + digits), exponent - 25) : ldexpf((float)digits, -24);
-    return x & 0x8000 ? -y : y;
-}
-
-/* Rounded to nearest; numbers of the model are within f16's normal range, or 0. */
-static f16 narrow(float x) {
-    int exponent;
-    const float half = frexpf(fabsf(x), &exponent); /* in [1/2, 1) */
-    long digits = lrintf(half * 2048) + (long)(exponent + 13) * 1024;
-    if (digits < 1024)
-        digits = 0;
-    return (f16)((x < 0 ? 0x8000 : 0) | digits);
-}
-
-/* Tensors of the file: its header ends where their offsets count from. */
-static void model_read(const char *path) {
-    static const char *const names[] = {"\"q\"", "\"k\"", "\"v\""};
-    FILE *file = fopen(path, "rb");
-    static tokens stored;
-    uint64_t length = 0;
-    char header[4096] = "";
-    int good = file && fread(&length, sizeof length, 1, file) == 1 && length < sizeof header &&
-               fread(header, 1, (size_t)length, file) == length;
-    for (int t = 0; t < 3 && good; t++) {
-        const char *at = strstr(header, names[t]);
-        at = at ? strstr(at, "data_offsets\":[") : NULL;
-        const long begin = at ? strtol(at + strlen("data_offsets\":["), NULL, 10) : -1;
-        good = begin >= 0 && fseek(file, (long)(sizeof length + length) + begin, SEEK_SET) == 0 &&
-               fread(stored, sizeof stored, 1, file) == 1;
-        for (int h = 0; h < HEADS; h++)
-            for (int n = 0; n < TOKENS; n++)
-                for (int d = 0; d < DIM; d++)
-                    model[t][h][n][d] = wide(stored[h][n][d]);
+static void weights_draw(struct memory *m) {
+    const float range = sqrtf(3.0f / WIDTH);
+    for (int f = 0; f < HIDDEN; f++) {
+        m->mlp.bias[f] = narrow(drawn(0.1f));
+        for (int d = 0; d < WIDTH; d++) {
+            const float w = drawn(4 * range);
+            m->mlp.w1[f][d] = m->mlp.moved[f][0][d] = narrow(w);
+            m->mlp.moved[f][1][d] = narrow(-w);
+            m->mlp.w2[f][d] = narrow(drawn(range / 2));
+        }
     }
-    if (file)
-        fclose(file);
-    if (!good) {
-        fprintf(stderr, "denoise: %s holds no q, k and v of %d x %d x %d\n", path, HEADS, TOKENS,
-                DIM);
-        exit(EXIT_FAILURE);
-    }
+    for (int d = 0; d < WIDTH; d++)
+        m->mlp.bias_out[d] = narrow(drawn(0.1f));
 }
 
 /* Heads of layer l at an angle between those of two heads of the model. */
@@ -335,12 +391,12 @@ static void project(int l, double angle) {
 /* ---- what is told and checked ---- */
 
 /* Norm of the difference of two outputs, of the second's. */
-static double difference(tokens a, tokens b) {
+static double difference(outputs a, outputs b) {
     double error = 0, size = 0;
-    for (int h = 0; h < HEADS; h++)
-        for (int n = 0; n < TOKENS; n++)
+    for (int n = 0; n < TOKENS; n++)
+        for (int h = 0; h < HEADS; h++)
             for (int d = 0; d < DIM; d++) {
-                const double x = (double)wide(a[h][n][d]), y = (double)wide(b[h][n][d]);
+                const double x = (double)wide(a[n][h][d]), y = (double)wide(b[n][h][d]);
                 error += (x - y) * (x - y), size += y * y;
             }
     return sqrt(error / size);
@@ -370,31 +426,42 @@ static double mass_missing(struct memory *m) {
 
 /* Steps with this drift, in radians each. Answers the largest error of a step. */
 static double denoise(double drift) {
-    static tokens o[LAYERS];
-    static rows lse[LAYERS];
+    static outputs o[LAYERS], mlp_o[LAYERS];
     double worst = 0;
-    printf("drift %g\n%4s %6s %9s %9s %8s %8s\n", drift, "step", "kind", "kept mass", "error", "ms",
-           "speed-up");
+    printf("drift %g\n%4s %6s %9s %26s %26s %26s\n%51s %8s %8s %8s %8s %8s %8s %8s %8s\n", drift,
+           "step", "kind", "kept mass", "error", "ms", "speed-up", "attn", "mlp", "both", "attn",
+           "mlp", "both", "attn", "mlp", "both");
     for (int step = 0; step < STEPS; step++) {
-        const int kind = step % REFRESH ? SPARSE : FULL;
-        double mass = 0, error = 0;
+        const int since = step % REFRESH;
+        const int kind = since == 0 ? FULL : since % CHOOSE_EACH == 1 ? CHOOSE : SPARSE;
+        double mass = 0, error[3] = {0}, ms[KINDS][HALVES] = {{0}};
         for (int l = 0; l < LAYERS; l++)
             project(l, drift * step);
-        for (int k = 0; k < KINDS && step == 0;
+        for (int k = 0; k < KINDS * HALVES && step == 0;
              k++) /* makes graphs, and today's lse the reference */
-            launch(k);
-        const double ms = launch_ms(kind);
+            launch(&kinds[k / HALVES][k % HALVES]);
+        for (int half = 0; half < HALVES; half++)
+            ms[kind][half] = launch_ms(kind, half);
+        ms[DENSE][MLP] = launch_ms(DENSE, MLP); /* over what this step's attention left */
         for (int l = 0; l < LAYERS; l++) {
             mass += kept_mass(layers[l]) / LAYERS;
+            error[MLP] = fmax(error[MLP], difference(layers[l]->mlp.o, layers[l]->mlp.dense_o));
             memcpy(o[l], layers[l]->o, sizeof o[l]);
-            memcpy(lse[l], layers[l]->lse, sizeof lse[l]);
+            memcpy(mlp_o[l], layers[l]->mlp.o, sizeof mlp_o[l]);
         }
-        const double dense_ms = launch_ms(DENSE);
-        for (int l = 0; l < LAYERS; l++)
-            error = fmax(error, difference(o[l], layers[l]->o));
-        printf("%4d %6s %9.4f %9.2g %8.3f %8.2f\n", step, kind == FULL ? "full" : "sparse", mass,
-               error, ms, dense_ms / ms);
-        worst = fmax(worst, error);
+        for (int half = 0; half < HALVES; half++)
+            ms[DENSE][half] = launch_ms(DENSE, half);
+        for (int l = 0; l < LAYERS; l++) {
+            error[ATTENTION] = fmax(error[ATTENTION], difference(o[l], layers[l]->o));
+            error[HALVES] = fmax(error[HALVES], difference(mlp_o[l], layers[l]->mlp.dense_o));
+        }
+        const double *now = ms[kind], *whole = ms[DENSE];
+        const double both = now[0] + now[1], whole_both = whole[0] + whole[1];
+        printf("%4d %6s %9.4f %8.2g %8.2g %8.2g %8.3f %8.3f %8.3f %8.2f %8.2f %8.2f\n", step,
+               kind_names[kind], mass, error[0], error[1], error[2], now[0], now[1], both,
+               whole[0] / now[0], whole[1] / now[1], whole_both / both);
+        for (int e = 0; e <= HALVES; e++)
+            worst = fmax(worst, error[e]);
     }
     return worst;
 }
@@ -412,6 +479,7 @@ int main(int argc, char **argv) {
     for (int l = 0; l < LAYERS; l++) {
         layers[l] = allocate(sizeof *layers[l]);
         memset(layers[l], 0, sizeof *layers[l]);
+        weights_draw(layers[l]);
     }
     plans_make();
     const double still = denoise(0), missing = mass_missing(layers[LAYERS - 1]);
@@ -419,13 +487,14 @@ int main(int argc, char **argv) {
     printf("without drift steps differ from dense ones by %.2g, column sums from queries by %.2g; "
            "with it by %.2g\n",
            still, missing, moved);
-    tess_plan_free(dense_plan);
-    tess_plan_free(kept_plan);
+    tess_plan *const plans[] = {dense_plan, kept_plan, dense_mlp, kept_mlp};
+    void *const images[] = {dense_image, kept_image, dense_mlp_image, kept_mlp_image, workspace};
+    for (size_t p = 0; p < sizeof plans / sizeof *plans; p++)
+        tess_plan_free(plans[p]);
     for (int l = 0; l < LAYERS; l++)
         release(layers[l]);
-    release(workspace);
-    release(kept_image);
-    if (dense_image)
-        release(dense_image);
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        if (images[i])
+            release(images[i]);
     return still < 2e-3 && missing < 1e-3 && moved < 0.2 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tessera.h>
+#include "either.h"
 
 enum { SEQUENCES = 4, HEADS = 8, HEADS_KV = 2, DIM = 64, CAPACITY = 512, STEPS = CAPACITY };
 enum { SINKS = 4, WINDOW = 128 };
@@ -31,90 +31,28 @@ static bf16 (*cache_v)[HEADS_KV][CAPACITY][DIM];
 static bf16 (*q)[HEADS][1][DIM], (*o)[HEADS][1][DIM];
 static int32_t *length;
 
-static void require(tess_status status, const tess_error *error) {
-    if (status) {
-        fprintf(stderr, "%s: %s\n", tess_status_name(status), error->message);
-        exit(EXIT_FAILURE);
-    }
-}
+/* ---- a step ---- */
 
-/* ---- what differs between backends: memory, and how a step is launched ---- */
-
-struct step {
+struct token {
     const tess_plan *plan;
     const tess_device_pattern *pattern;
     const tess_arguments *arguments;
     void *image;
 };
 
-static void give(const struct step *s, tess_stream stream) {
+static void give(const void *context, tess_stream stream) {
+    const struct token *t = context;
     tess_error error = tess_error_init();
-    require(tess_plan_fill_run(s->plan, s->pattern, s->image, tess_plan_image_size(s->plan), NULL,
-                               s->arguments, &error, stream),
+    require(tess_plan_fill_run(t->plan, t->pattern, t->image, tess_plan_image_size(t->plan), NULL,
+                               t->arguments, &error, stream),
             &error);
 }
 
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
-
-static const tess_backend backend = TESS_CUDA;
-
-static void cuda(cudaError_t code) {
-    if (code != cudaSuccess) {
-        fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(code));
-        exit(EXIT_FAILURE);
-    }
-}
-
-static void *allocate(size_t size) {
-    void *memory;
-    cuda(cudaMallocManaged(&memory, size + 1, cudaMemAttachGlobal));
-    return memory;
-}
-
-static void release(void *memory) {
-    cuda(cudaFree(memory));
-}
-
-static void launch(const struct step *s) {
-    static cudaStream_t stream;
-    static cudaGraphExec_t ready;
-    if (!ready) {
-        cudaGraph_t graph;
-        cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        give(s, stream); /* a kernel's first launch may load it, which no capture can hold */
-        cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-        give(s, stream);
-        cuda(cudaStreamEndCapture(stream, &graph));
-        cuda(cudaGraphInstantiate(&ready, graph, 0));
-    }
-    cuda(cudaGraphLaunch(ready, stream));
-    cuda(cudaStreamSynchronize(stream));
-}
-#else
-static const tess_backend backend = TESS_CPU;
-
-static void *allocate(size_t size) {
-    void *memory = aligned_alloc(256, (size / 256 + 1) * 256);
-    if (!memory)
-        exit(EXIT_FAILURE);
-    return memory;
-}
-
-static void release(void *memory) {
-    free(memory);
-}
-
-static void launch(const struct step *s) {
-    give(s, NULL);
-}
-#endif
-
 /* A list is refused where the plan is strict alone: whether the fill took it as it was meant is read from its report. */
-static void check_fill(const struct step *s) {
+static void check_fill(const struct token *t) {
     tess_error error = tess_error_init();
     tess_fill_report report = tess_fill_report_init();
-    require(tess_plan_report(s->plan, s->image, &report, &error), &error);
+    require(tess_plan_report(t->plan, t->image, &report, &error), &error);
     if (report.first_fault) {
         fprintf(stderr, "lists: %s in batch %lld, row %lld\n",
                 tess_list_fault_name(report.first_fault), (long long)report.batch,
@@ -213,7 +151,8 @@ int main(void) {
     arguments.q = &tq, arguments.k = &tk, arguments.v = &tv, arguments.o = &to;
     arguments.workspace_size = tess_plan_workspace_size(plan);
     arguments.workspace = allocate(arguments.workspace_size);
-    const struct step step = {plan, &pattern, &arguments, allocate(tess_plan_image_size(plan))};
+    const struct token token = {plan, &pattern, &arguments, allocate(tess_plan_image_size(plan))};
+    struct step step = {give, &token, NULL};
 
     memset(cache_k, 0xff, cache_size);
     memset(cache_v, 0xff, cache_size);
@@ -231,7 +170,7 @@ int main(void) {
         }
         project(q[0][0][0], SEQUENCES * sizeof *q / sizeof(bf16));
         launch(&step);
-        check_fill(&step);
+        check_fill(&token);
         for (int s = 0; s < SEQUENCES; s++)
             worst = fmax(worst, difference(s));
     }
@@ -240,7 +179,7 @@ int main(void) {
            "each step by %.2g at most\n",
            tokens, SEQUENCES, STEPS, worst);
     tess_plan_free(plan);
-    void *const all[] = {ranges, length, cache_k, cache_v, q, o, arguments.workspace, step.image};
+    void *const all[] = {ranges, length, cache_k, cache_v, q, o, arguments.workspace, token.image};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         release(all[i]);
     return worst < 1e-2 ? EXIT_SUCCESS : EXIT_FAILURE;

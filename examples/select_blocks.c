@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tessera.h>
+#include "either.h"
 
 enum { HEADS = 4, HEADS_KV = 2, TOKENS = 1000, DIM = 64, BLOCK = 64, KEEP = 5, STEPS = 4 };
 enum { BLOCKS = (TOKENS + BLOCK - 1) / BLOCK };
@@ -23,13 +23,6 @@ typedef uint16_t bf16;
 static bf16 (*q)[TOKENS][DIM], (*k)[TOKENS][DIM], (*v)[TOKENS][DIM], (*o)[TOKENS][DIM];
 static float (*pooled_q)[BLOCKS][DIM], (*pooled_k)[BLOCKS][DIM], (*scores)[BLOCKS][BLOCKS];
 static int32_t (*indices)[BLOCKS][KEEP], (*counts)[BLOCKS];
-
-static void require(tess_status status, const tess_error *error) {
-    if (status) {
-        fprintf(stderr, "%s: %s\n", tess_status_name(status), error->message);
-        exit(EXIT_FAILURE);
-    }
-}
 
 /* ---- the layer ---- */
 
@@ -47,7 +40,8 @@ struct layer {
 };
 
 /* A step: from q, k and v to o, in the order of the stream. */
-static void give(tess_backend backend, const struct layer *l, tess_stream stream) {
+static void give(const void *context, tess_stream stream) {
+    const struct layer *l = context;
     tess_error error = tess_error_init();
     require(tess_pool(backend, &l->pooling, &l->q, &l->pooled_q, &error, stream), &error);
     require(tess_pool(backend, &l->pooling, &l->k, &l->pooled_k, &error, stream), &error);
@@ -61,63 +55,6 @@ static void give(tess_backend backend, const struct layer *l, tess_stream stream
 }
 
 /* ---- what differs between backends: memory, and how a step is launched ---- */
-
-#ifdef EXAMPLE_CUDA
-#include <cuda_runtime_api.h>
-
-static const tess_backend backend = TESS_CUDA;
-
-static void cuda(cudaError_t code) {
-    if (code != cudaSuccess) {
-        fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(code));
-        exit(EXIT_FAILURE);
-    }
-}
-
-static void *allocate(size_t size) {
-    void *memory;
-    cuda(cudaMallocManaged(&memory, size + 1, cudaMemAttachGlobal));
-    return memory;
-}
-
-static void release(void *memory) {
-    cuda(cudaFree(memory));
-}
-
-static void launch(const struct layer *l) {
-    static cudaStream_t stream;
-    static cudaGraphExec_t ready;
-    if (!ready) {
-        cudaGraph_t graph;
-        cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        give(backend, l,
-             stream); /* a kernel's first launch may load it, which no capture can hold */
-        cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-        give(backend, l, stream);
-        cuda(cudaStreamEndCapture(stream, &graph));
-        cuda(cudaGraphInstantiate(&ready, graph, 0));
-    }
-    cuda(cudaGraphLaunch(ready, stream));
-    cuda(cudaStreamSynchronize(stream));
-}
-#else
-static const tess_backend backend = TESS_CPU;
-
-static void *allocate(size_t size) {
-    void *memory = aligned_alloc(256, (size / 256 + 1) * 256);
-    if (!memory)
-        exit(EXIT_FAILURE);
-    return memory;
-}
-
-static void release(void *memory) {
-    free(memory);
-}
-
-static void launch(const struct layer *l) {
-    give(backend, l, NULL);
-}
-#endif
 
 static void layer_make(struct layer *l) {
     tess_error error = tess_error_init();
@@ -246,6 +183,7 @@ static double outputs_differ(void) {
 
 int main(void) {
     struct layer layer;
+    struct step step = {give, &layer, NULL};
     double worst_score = 0, worst = 0;
     int wrong = 0;
     if (tess_device_count(backend) < 1) {
@@ -258,11 +196,11 @@ int main(void) {
     scores = allocate(HEADS * sizeof *scores);
     indices = allocate(HEADS * sizeof *indices), counts = allocate(HEADS * sizeof *counts);
     layer_make(&layer);
-    for (int step = 0; step < STEPS; step++) {
+    for (int n = 0; n < STEPS; n++) {
         project(q[0][0], HEADS * sizeof *q / sizeof(bf16));
         project(k[0][0], HEADS_KV * sizeof *k / sizeof(bf16));
         project(v[0][0], HEADS_KV * sizeof *v / sizeof(bf16));
-        launch(&layer);
+        launch(&step);
         for (int h = 0; h < HEADS; h++)
             for (int row = 0; row < BLOCKS; row++) {
                 worst_score = fmax(worst_score, scores_differ(h, row));

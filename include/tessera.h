@@ -185,7 +185,9 @@ typedef enum tess_stage {
     TESS_STAGE_GRADIENT_ROWS = 6,    /* fused backward: dQ, over lists of keys */
     TESS_STAGE_SOFTMAX_BACKWARD = 7, /* staged backward: weights and gradients of scores */
     TESS_STAGE_SPMM_TRANSPOSED = 8,  /* staged backward: dK and dV from stored tiles */
-    TESS_STAGE_COLUMN_SUMS = 9       /* fused attention: column sums, where a problem has them */
+    TESS_STAGE_COLUMN_SUMS = 9,      /* fused attention: column sums, where a problem has them */
+    TESS_STAGE_MLP_UP = 10,          /* MLP: activations of listed columns, less cached ones */
+    TESS_STAGE_MLP_DOWN = 11         /* MLP: their products with rows of W2 */
 } tess_stage;
 
 /* Which keys each query sees: made in section 2, never changed, released by tess_pattern_free. */
@@ -486,7 +488,21 @@ TESS_API void tess_pattern_free(tess_pattern *pattern);
 typedef enum tess_pipeline { TESS_FUSED = 0, TESS_STAGED = 1 } tess_pipeline;
 
 /* Operations that the runs of a plan compute. */
-typedef enum tess_operation { TESS_ATTENTION = 0, TESS_ATTENTION_BACKWARD = 1 } tess_operation;
+typedef enum tess_operation {
+    TESS_ATTENTION = 0,
+    TESS_ATTENTION_BACKWARD = 1,
+    TESS_MLP = 2
+} tess_operation;
+
+/* Activations of an MLP. GELU: x Phi(x); by tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+ * (Hendrycks and Gimpel, arXiv:1606.08415); SiLU: x / (1 + exp(-x)). */
+typedef enum tess_activation {
+    TESS_GELU = 0,
+    TESS_GELU_TANH = 1,
+    TESS_SILU = 2,
+    TESS_RELU = 3,
+    TESS_IDENTITY = 4
+} tess_activation;
 
 /* Scalings: what shares a scale of keys or values; an element is its stored value times its scale. */
 typedef enum tess_scaling {
@@ -608,6 +624,20 @@ enum {
  *              A multiple of the pattern's block_q, or a divisor; of filled lists on CUDA a divisor
  *   sum_type   TESS_F32 or TESS_BF16, of the sums that a run writes
  *
+ * The MLP on lists (docs/semantics.md, "MLP"): the columns of its hidden layer that a group of rows computes
+ * are listed, and no others. With M = n_q, K = d_qk, F = n_kv and N = d_v:
+ *
+ *     h_if = activation(sum over k of x_ik W1_fk + bias_f)   rounded to `type`, of each listed column f
+ *     o_i  = sum over listed f of h_if W2_f + bias_out
+ *
+ * x [B, 1, M, K] stands as q, W1 [B, 1, F, K] as k, W2 [B, 1, F, N] as v and o [B, 1, M, N]; a batch stride of 0
+ * shares weights. torch.nn.Linear stores W1 so, and W2 transposed, [N, F]: hand over a contiguous transpose. Groups
+ * of rows are the pattern's block rows, of which every block is whole; on CUDA groups have 64 rows or more. heads_q
+ * and heads_kv are 1, scale is 0 or 1, and nothing else of attention alone is given. Runs that are given cached
+ * activations compute deltas: see tess_arguments.
+ *
+ *   activation   TESS_MLP: which; 0 is TESS_GELU
+ *
  * Lists that live on the device (tess_plan_reserve) on the CPU:
  *
  *   strict     1: a fill whose lists have a fault or an overflow answers INVALID_LIST, with its place. 0: it
@@ -648,6 +678,7 @@ typedef struct tess_problem {
     int64_t strict;
     int64_t sum_rows;
     tess_type sum_type;
+    tess_activation activation;
 } tess_problem;
 TESS_DEFINE_INIT(tess_problem)
 
@@ -683,7 +714,8 @@ TESS_API tess_status tess_target_query(tess_target *target, tess_backend backend
 
 /*
  * A plan: the chosen kernels, the pattern packed into per-query-tile lists, and the schedule.
- * It copies what it needs: pattern and problem may be freed. target NULL means this machine's CPU;
+ * It copies what it needs: pattern and problem may be freed. For an MLP a pattern of NULL lists all columns.
+ * target NULL means this machine's CPU;
  * tensors, scores and workspace of a run live in the target's memory. TESSERA_ISA (section 6) is
  * read here. Time and memory grow with the tiles listed and the query tiles, of up to 256 queries,
  * that they are packed into. Errors: INVALID_ARGUMENT, UNSUPPORTED (a kernel
@@ -768,7 +800,7 @@ typedef struct tess_arguments {
     const tess_tensor *k_rope; /* the last rope_dims dims of k, in k_rope_type, else as k */
     /* From a batch's row of page_table to the next, in entries: ceil(n_kv / page_size) or more; 0: as many. */
     int64_t page_table_stride;
-    /* A base: tess_run of fused attention alone, chosen for each run. Any plan takes one. */
+    /* A base: tess_run of fused attention, or ADD of an MLP, chosen for each run. Any plan takes one. */
     tess_base base;
     const tess_tensor *base_o; /* like o, of its type; may be o itself, with its data and strides */
     const tess_tensor
@@ -778,13 +810,31 @@ typedef struct tess_arguments {
     const tess_tensor *lse_reference; /* like lse, read: -Inf leaves a query out */
     const tess_tensor
         *column_sums; /* [B, heads_q, ceil(n_q / sum_rows), n_kv], all of it written */
+    /*
+     * MLP. Biases are of the problem's type or f32, NULL: none. `activations` is a cache of h, [B, 1, n_kv, n_q] of
+     * the problem's type, rows of a column side by side; NULL: none. Listed columns of it are written, others neither
+     * read nor written:
+     *
+     *     base         activations   computes
+     *     NONE         NULL          o = h W2 + bias_out
+     *     NONE         given         the same, and activations = h: the step of caching
+     *     ADD          given         o = base_o + beta (h - activations) W2, then activations = h: a delta
+     *     ADD          NULL          o = base_o + beta (h W2 + bias_out)
+     *
+     * base_o may be o itself, the cache of outputs: a group that lists nothing then leaves it as it is. h of a column
+     * does not depend on what else is listed, so a delta at the step of caching is exactly 0.
+     */
+    const tess_tensor *bias;        /* [1, 1, 1, n_kv] */
+    const tess_tensor *bias_out;    /* [1, 1, 1, d_v]; a delta has no use for it */
+    const tess_tensor *activations; /* read with a base, and written */
 } tess_arguments;
 TESS_DEFINE_INIT(tess_arguments)
 
 /*
  * Runs the plan's operation: attention, q, k, v and a base if given to o and lse; its backward, q, k, v, lse,
  * d_o, d_lse if given, and delta or else o to the gradients that the problem names. The lse may be
- * that of a larger set of keys. Arguments of the other operation are refused. Uses the workspace;
+ * that of a larger set of keys; an MLP, x, W1, W2, biases, a base and cached activations if given to o and
+ * activations. Arguments of other operations are refused. Uses the workspace;
  * scores stay NULL, a staged plan keeps them in the workspace. Bitwise repeatable for one plan on one
  * device and the same outputs wanted; on the CPU the bits are the same for any number of threads. On
  * CUDA the call returns before the work is done, is ordered by the stream, and can be captured in a

@@ -7,6 +7,25 @@
 
 /* ---- planning ---- */
 
+/* Rows of a group of an MLP, and columns of a block, where no pattern says what is listed. */
+#define MLP_GROUP_ROWS 128
+#define MLP_BLOCK_COLUMNS 128
+
+/* An MLP of whole columns; without a pattern of all of them, which *all then is. */
+static tess_status mlp_pattern(const tess_pattern **pattern, tess_pattern **all,
+                               const struct problem *problem, const char *function,
+                               tess_error *error) {
+    tess_pattern_shape shape = tess_pattern_shape_init();
+    tess_error inner = tess_error_init();
+    shape.n_q = problem->n_q, shape.n_kv = problem->n_kv, shape.threads = problem->threads;
+    shape.block_q = MLP_GROUP_ROWS, shape.block_kv = MLP_BLOCK_COLUMNS;
+    if (*pattern)
+        return mlp_check_pattern(&(*pattern)->lists, function, error);
+    const tess_status status = tess_pattern_from_spec(all, "dense", &shape, &inner);
+    *pattern = *all;
+    return status ? error_pass(error, &inner, function, inner.argument) : TESS_OK;
+}
+
 tess_status tess_problem_from_tensors(tess_problem *problem, const tess_tensor *q,
                                       const tess_tensor *k, const tess_tensor *v,
                                       const tess_tensor *o, tess_error *error) {
@@ -55,20 +74,23 @@ tess_status tess_plan_create(tess_plan **plan, const tess_problem *problem,
     if (!plan)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "plan", "plan is NULL");
     *plan = NULL;
+    const struct backend *backend;
+    tess_pattern *all = NULL;
     tess_status status = check_problem(&resolved, &kernel, problem, function, error);
+    if (!status && resolved.operation == TESS_MLP)
+        status = mlp_pattern(&pattern, &all, &resolved, function, error);
     if (!status)
         status = check_pattern(pattern, &resolved, function, error);
     if (!status)
         status = check_target(&where, target, function, error);
-    if (status)
-        return status;
-    const struct backend *backend;
-    status = check_backend(&backend, where.backend, function, "target", error);
-    if (status)
-        return status;
-    const int32_t threads = threads_set(resolved.threads);
-    status = plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
-    threads_set(threads);
+    if (!status)
+        status = check_backend(&backend, where.backend, function, "target", error);
+    if (!status) {
+        const int32_t threads = threads_set(resolved.threads);
+        status = plan_make(plan, &resolved, kernel, pattern, &where, backend, error);
+        threads_set(threads);
+    }
+    tess_pattern_free(all);
     return status;
 }
 

@@ -17,6 +17,8 @@ struct call call_run(tess_operation operation, const char *function) {
                                          USES_BIAS | USES_WEIGHTS | USES_D_O | USES_D_LSE |
                                          USES_DELTA,
                                      USES_GRADIENTS, NULL},
+        [TESS_MLP] = {USES_Q | USES_K | USES_V | USES_BASE | USES_MLP_BIASES,
+                      USES_O | USES_ACTIVATIONS, NULL},
     };
     struct call call = runs[operation];
     call.function = function;
@@ -41,7 +43,7 @@ tess_status image_check(const tess_plan *plan, const void *image, size_t image_s
 /* ---- tensors ---- */
 
 enum { WHEN_READ = 1, WHEN_WRITTEN = 2 };
-enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE, DIM_KEYS };
+enum dim { DIM_QK, DIM_Q, DIM_K, DIM_ROPE, DIM_V, DIM_ONE, DIM_KEYS, DIM_HIDDEN, DIM_QUERIES };
 
 /* A tensor of calls: where it is given, where its view goes, and what it must be. */
 static const struct operand {
@@ -50,7 +52,7 @@ static const struct operand {
     int use;            /* USES_... flags */
     int of_keys;        /* [batch, heads_kv, n_kv, dim], else [batch, heads_q, n_q, dim] */
     /* DIM_Q, DIM_K: first view's; DIM_ONE: of f32; DIM_KEYS: n_kv, of sum_type, a row for each group of queries;
-     * else of the problem's type */
+     * DIM_HIDDEN: n_kv; DIM_QUERIES: n_q; else of the problem's type */
     enum dim dim;
     int optional;     /* when it may be NULL: of WHEN_... */
     int or_f32;       /* when it may be f32 as well: of WHEN_... */
@@ -77,6 +79,9 @@ static const struct operand {
     {GRADIENT(d_q), USES_GRADIENTS, 0, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_Q},
     {GRADIENT(d_k), USES_GRADIENTS, 1, DIM_QK, 0, WHEN_WRITTEN, TESS_GRADIENT_K},
     {GRADIENT(d_v), USES_GRADIENTS, 1, DIM_V, 0, WHEN_WRITTEN, TESS_GRADIENT_V},
+    {AT_PLACE(bias, mlp.bias), USES_MLP_BIASES, 0, DIM_HIDDEN, WHEN_READ, WHEN_READ, 0},
+    {AT_PLACE(bias_out, mlp.bias_out), USES_MLP_BIASES, 0, DIM_V, WHEN_READ, WHEN_READ, 0},
+    {AT_PLACE(activations, mlp.activations), USES_ACTIVATIONS, 1, DIM_QUERIES, WHEN_WRITTEN, 0, 0},
 #undef AT_PLACE
 #undef FORWARD
 #undef GRADIENT
@@ -120,8 +125,11 @@ static tess_status base_check(const struct problem *p, const tess_arguments *a,
     if (a->base && (!(call->reads & USES_BASE) || p->pipeline != TESS_FUSED))
         return error_set(
             error, TESS_UNSUPPORTED, call->function, "base",
-            "base: runs of fused attention alone take one: make the plan with pipeline "
+            "base: runs of fused attention and of MLPs alone take one: make the plan with pipeline "
             "TESS_FUSED and operation TESS_ATTENTION, or join by tess_merge");
+    if (a->base == TESS_BASE_MERGE && p->operation == TESS_MLP)
+        return error_set(error, TESS_INVALID_ARGUMENT, call->function, "base",
+                         "base is TESS_BASE_MERGE, and an MLP has no lse: use TESS_BASE_ADD");
     return TESS_OK;
 }
 
@@ -139,6 +147,11 @@ static int operand_declared(const struct operand *operand, const struct problem 
         return (p->gradients & operand->gradient) != 0;
     case USES_O_REST:
         return p->o_rest;
+    case USES_LSE:
+        return p->operation != TESS_MLP;
+    case USES_MLP_BIASES:
+    case USES_ACTIVATIONS:
+        return p->operation == TESS_MLP;
     case USES_BASE:
         return a->base == TESS_BASE_MERGE || (a->base == TESS_BASE_ADD && operand->dim == DIM_V);
     case USES_REFERENCE:
@@ -167,23 +180,31 @@ static tess_type operand_type(const struct operand *operand, const struct proble
 static struct tensor_rule operand_rule(const struct operand *operand, const struct problem *p,
                                        int when, int64_t pages, int64_t d_q) {
     const int64_t dims[] = {
-        [DIM_QK] = p->d_qk, [DIM_Q] = d_q, [DIM_K] = problem_d_k(p), [DIM_ROPE] = p->rope_dims,
-        [DIM_V] = p->d_v,   [DIM_ONE] = 1, [DIM_KEYS] = p->n_kv};
+        [DIM_QK] = p->d_qk,        [DIM_Q] = d_q,          [DIM_K] = problem_d_k(p),
+        [DIM_ROPE] = p->rope_dims, [DIM_V] = p->d_v,       [DIM_ONE] = 1,
+        [DIM_KEYS] = p->n_kv,      [DIM_HIDDEN] = p->n_kv, [DIM_QUERIES] = p->n_q};
     const int sums = operand->dim == DIM_KEYS;
     const int64_t rows = sums ? (p->n_q + p->sum_rows - 1) / p->sum_rows : p->n_q;
     const int64_t keys[4] = {p->batch, p->heads_kv, p->n_kv, dims[operand->dim]};
     const int64_t paged[4] = {pages, p->heads_kv, INT64_C(1) << p->caches.page_shift,
                               dims[operand->dim]};
     const int64_t queries[4] = {p->batch, p->heads_q, rows, dims[operand->dim]};
-    const int64_t *size = !operand->of_keys ? queries : caches_paged(&p->caches) ? paged : keys;
+    const int64_t row[4] = {1, 1, 1, dims[operand->dim]};
+    const int bias = operand->use == USES_MLP_BIASES;
+    const int64_t *size = bias                       ? row
+                          : !operand->of_keys        ? queries
+                          : caches_paged(&p->caches) ? paged
+                                                     : keys;
     return (struct tensor_rule){
         .name = operand->name,
         .type = operand_type(operand, p),
         .size = {size[0], size[1], size[2], size[3]},
-        .alignment =
-            operand->dim == DIM_ONE || sums ? 1 : p->alignment, /* no less than an element */
+        .alignment = operand->dim == DIM_ONE || sums || bias
+                         ? 1
+                         : p->alignment, /* no less than an element */
         .output = when == WHEN_WRITTEN,
         .or_f32 = (operand->or_f32 & when) != 0,
+        .weights = p->operation == TESS_MLP && operand->use == USES_V,
         .of_keys = operand->of_keys && when == WHEN_READ && !caches_paged(&p->caches),
     };
 }
@@ -299,6 +320,8 @@ static int base_in_place(const struct attention_operands *given) {
 /* The name of an output that begins where another argument does, or NULL. */
 static const char *outputs_shared(union operands *operands, const struct call *call) {
     const struct attention_operands *given = &operands->attention;
+    const int uses = call->reads | call->writes;
+    const int gradients = call->writes & USES_GRADIENTS;
     const struct place {
         const char *name;
         const void *data;
@@ -309,12 +332,13 @@ static const char *outputs_shared(union operands *operands, const struct call *c
                   {"page_table", given->page_table, 0},
                   {"k_scale", given->k_scale.data, 0},
                   {"v_scale", given->v_scale.data, 0},
-                  {"d_alibi", operands->gradient.d_alibi, 1},
-                  {"d_sink", operands->gradient.d_sink, 1}};
+                  {"d_alibi", gradients ? operands->gradient.d_alibi : NULL, 1},
+                  {"d_sink", gradients ? operands->gradient.d_sink : NULL, 1}};
     struct place all[TENSORS + sizeof arrays / sizeof *arrays];
     const size_t n = sizeof all / sizeof *all;
     for (size_t i = 0; i < TENSORS; i++)
-        all[i] = (struct place){tensors[i].name, view_of(&tensors[i], operands)->data,
+        all[i] = (struct place){tensors[i].name,
+                                uses & tensors[i].use ? view_of(&tensors[i], operands)->data : NULL,
                                 (call->writes & tensors[i].use) != 0};
     for (size_t i = 0; i < TENSORS && base_in_place(given); i++)
         if (view_of(&tensors[i], operands) == &given->base_o)

@@ -2,7 +2,7 @@
 #ifndef TESSERA_ARGUMENTS_H
 #define TESSERA_ARGUMENTS_H
 
-#include "plan/attention.h"
+#include "plan/mlp.h"
 #include "plan/plan.h"
 
 /* Arguments of calls. */
@@ -24,7 +24,9 @@ enum {
     USES_REFERENCE =
         16384, /* lse of an earlier step, and column sums: where the problem has sum_rows */
     USES_SUMS = 32768,
-    USES_LISTS = 65536 /* lists that the call is given, and no image */
+    USES_LISTS = 65536,       /* lists that the call is given, and no image */
+    USES_MLP_BIASES = 131072, /* if given */
+    USES_ACTIVATIONS = 262144 /* a cache, read and written, if given */
 };
 
 /* Tensors that a call uses. Arguments that its plan's problem has no use for are refused in any call. */
@@ -40,6 +42,7 @@ struct call call_run(tess_operation operation, const char *function);
 union operands {
     struct attention_operands attention;
     struct gradient_operands gradient; /* which begin with attention's */
+    struct mlp_operands mlp;           /* likewise */
 };
 
 /* Checks the tensors that a call uses and turns them into views. */

@@ -1,5 +1,6 @@
 /* The public functions of lists that live on the device: reserve, fill, report; fill and run in one. */
 #include "arguments.h"
+#include "plan/mlp.h"
 #include "plan/problem.h"
 #include "plan/reserve.h"
 #include "base/status.h"
@@ -46,7 +47,7 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
     tess_status status = slice_refused(problem, function, error);
     if (!status)
         status = check_problem(&resolved, &kernel, problem, function, error);
-    if (!status && resolved.operation != TESS_ATTENTION)
+    if (!status && resolved.operation == TESS_ATTENTION_BACKWARD)
         status = error_set(error, TESS_UNSUPPORTED, function, "problem",
                            "problem: the backward does not read lists from an image: use "
                            "tess_plan_create");
@@ -56,6 +57,8 @@ tess_status tess_plan_reserve(tess_plan **plan, const tess_problem *problem,
                            "TESS_FUSED, or tess_plan_create");
     if (!status)
         status = check_device_pattern(&shape, pattern, &resolved, function, error);
+    if (!status && resolved.operation == TESS_MLP)
+        status = mlp_check_shape(&shape, function, error);
     if (!status)
         status = check_target(&where, target, function, error);
     if (!status)
@@ -131,7 +134,7 @@ tess_status tess_plan_fill_run(const tess_plan *plan, const tess_device_pattern 
                                void *image, size_t image_size, void *report,
                                const tess_arguments *arguments, tess_error *error,
                                tess_stream stream) {
-    struct call call = call_run(TESS_ATTENTION, __func__);
+    struct call call = call_run(plan ? plan->problem.operation : TESS_ATTENTION, __func__);
     tess_device_pattern lists;
     tess_arguments given;
     struct kernel_args args;

@@ -9,6 +9,7 @@
 #include "measure/backward.h"
 #include "measure/layer.h"
 #include "measure/lists.h"
+#include "measure/mlp.h"
 #include "measure/peak.h"
 #include "measure/sample.h"
 
@@ -153,6 +154,8 @@ static int check_run(struct measuring *m, const char *(*run)(void *, tess_stream
         return BENCH_DONE;
     if (lab_case_backward(&m->s->lab.c))
         return bench_backward_check(m->s, why);
+    if (lab_case_mlp(&m->s->lab.c))
+        return bench_mlp_check(m->s, why);
     int status = layer && bench_layer_check(m->s, why) ? BENCH_FAILED : BENCH_DONE;
     if (bench_sample_make(&oracle, m->s, m->s->lab.pattern)) {
         snprintf(why, LAB_WHY, "out of memory for the oracle");
@@ -215,7 +218,7 @@ static const char *time_all(struct measuring *m) {
 
 static void name_kernels(struct bench_result *r, const tess_plan *plan) {
     size_t used = 0;
-    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_COLUMN_SUMS; s++) {
+    for (int s = TESS_STAGE_ATTENTION; s <= TESS_STAGE_MLP_DOWN; s++) {
         const char *name = tess_plan_kernel(plan, (tess_stage)s);
         if (name && used < sizeof r->kernel)
             used += (size_t)snprintf(r->kernel + used, sizeof r->kernel - used, "%s%s",
@@ -338,7 +341,7 @@ static int measure_plan(struct measuring *m, const struct bench_limits *limits, 
         return status;
     m->r->timing = bench_timing_name(m->clock.timing);
     m->r->tflops = bench_flops(&m->s->lab.c, info.pairs) / (m->r->ms * 1e9);
-    if (!lab_case_backward(&m->s->lab.c) && !m->lists.sets)
+    if (m->s->lab.c.operation == TESS_ATTENTION && !m->lists.sets)
         set_beside_limits(m, &info, limits);
     return status;
 }

@@ -57,6 +57,8 @@ double bench_flops(const struct lab_case *c, int64_t pairs);
 void bench_result_make(struct bench_result *r, const struct bench_setting *s);
 void bench_result_take(struct bench_result *r, const struct bench_times *times);
 
+enum { BENCH_MLP_TENSORS = 3 };
+
 /* A setting's tensors in the memory of a backend, and what a plan's runs are handed. */
 struct bench_place {
     struct lab_mirror tensors;
@@ -65,6 +67,7 @@ struct bench_place {
     tess_tensor d_o, d_lse, o_rest, delta, d_q, d_k, d_v; /* backward */
     tess_tensor views[LAB_CACHE_VIEWS];                   /* second views and scales of caches */
     tess_tensor base[2];                                  /* o, lse */
+    tess_tensor mlp[BENCH_MLP_TENSORS];                   /* biases, cached activations */
     void *workspace, *image;
     float *scores;
     tess_arguments arguments;

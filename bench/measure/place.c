@@ -5,6 +5,7 @@
 #include "measure/backward.h"
 #include "measure/layer.h"
 #include "measure/lists.h"
+#include "measure/mlp.h"
 
 /* Rows that straddle the cache's lines, as those of tensors aligned to 16 bytes and no more do, are
  * fetched in twice as many sectors. Allocators do not place tensors so: only what asks for less gets
@@ -23,6 +24,8 @@ int bench_setting_make(struct bench_setting *s, const struct lab_case *c,
     const char *refusal = method->layer ? bench_layer_refuses(c) : NULL;
     if (!refusal)
         refusal = bench_backward_refuses(c, method);
+    if (!refusal)
+        refusal = bench_mlp_refuses(c, method);
     if (!refusal)
         refusal = bench_lists_refuses(c, method);
     if (refusal) {
@@ -104,6 +107,8 @@ const char *bench_place_make(struct bench_place *p, const struct bench_setting *
     if (s->lab.c.sum_rows)
         a.lse_reference = &p->reference, a.column_sums = &p->sums;
     p->arguments = a;
+    if (lab_case_mlp(&s->lab.c))
+        return bench_mlp_place(p, &s->lab);
     return lab_case_backward(&s->lab.c) ? bench_backward_place(p, &s->lab) : NULL;
 }
 

@@ -50,9 +50,10 @@ def stream(work):
 def forward(kernel=None):
     def make(work, d_o):
         case = work.case
-        a = tessera.Attention(work.library, work.pattern, work.q, work.k, work.v, work.o, work.lse,
-                              case["dtype"], work.device, "fused", case["threads"],
-                              kernel and kernel.format(**case))
+        tensors = work.q, work.k, work.v, work.o, work.lse
+        plan = tessera.Plan(work.library, work.pattern, tessera.Attention.inputs(work.library, tensors, case["dtype"]),
+                            work.device, "fused", case["threads"], kernel and kernel.format(**case))
+        a = tessera.Attention(work.library, plan, case["dtype"], tensors)
 
         def run():
             a.run(stream(work))

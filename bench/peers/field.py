@@ -100,6 +100,9 @@ class Work:
         # The same to a dense kernel, of which causal is a case of its own.
         self.dense = c["pattern"] == "causal" or self.pairs == self.dense_pairs()
 
+    def tensors(self):
+        return self.q, self.k, self.v, self.o, self.lse
+
     def flops(self):
         return 2 * (self.case["d"] + self.case["dv"]) * self.pairs
 
@@ -127,20 +130,24 @@ class Work:
 # ---- makers ----
 
 
-def ours(pipeline, library=None, case=None):
-    """Of the work's case, or of one that differs in threads, kernel, tile and split alone."""
+def plan_make(library, work, case, pipeline):
+    """A plan of the work's case, or of one that differs in threads, kernel, tile and split alone."""
+    pattern = work.pattern if library is work.library else pattern_make(library, work.case)
+    backend = "cuda" if work.device == "cuda" else "cpu"
+    return tessera.Plan(library, pattern, tessera.Attention.inputs(library, work.tensors(), case["dtype"]), backend,
+                        pipeline, case["threads"], case.get("kernel"), case["tile"], case["split"])
+
+
+def ours(pipeline, library=None, plan=None, sets=()):
+    """Of the work's case; or a plan that is given, over so many more sets of tensors."""
 
     def make(work):
-        c = case or work.case
-        backend = "cuda" if work.device == "cuda" else "cpu"
         of = library or work.library
-        pattern = work.pattern if of is work.library else pattern_make(of, work.case)
-        a = tessera.Attention(of, pattern, work.q, work.k, work.v, work.o, work.lse,
-                              c["dtype"], backend, pipeline, c["threads"], c.get("kernel"), c["tile"],
-                              c["split"])
+        a = tessera.Attention(of, plan or plan_make(of, work, work.case, pipeline), work.case["dtype"],
+                              work.tensors(), *sets)
 
         def run():
-            a.run(torch.cuda.current_stream().cuda_stream if backend == "cuda" else 0)
+            a.run(torch.cuda.current_stream().cuda_stream if work.device == "cuda" else 0)
             return work.o
 
         run.kernel, run.plan = a.kernel(), a.info()

@@ -1,6 +1,7 @@
 """Tessera's C API for the peer scripts: patterns, and attention on PyTorch tensors (ctypes)."""
 import ctypes
 import importlib.util
+import itertools
 import pathlib
 from ctypes import POINTER, addressof, byref, c_int32, c_int64, c_void_p
 
@@ -177,15 +178,11 @@ class Decode:
         self.library.call("tess_run", self.plan, byref(self.arguments), stream)
 
 
-class Attention:
-    """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device."""
+class Plan:
+    """A plan of the forward over views like `views`: q, k, v and o."""
 
-    def __init__(self, library, pattern, q, k, v, o, lse, dtype, backend, pipeline, threads=0,
-                 kernel=None, tile=0, split=0):
-        import torch
-
-        self.library, self.plan = library, c_void_p()
-        views = [self.view(library, x, dtype) for x in (q, k, v, o)]
+    def __init__(self, library, pattern, views, backend, pipeline, threads=0, kernel=None, tile=0, split=0):
+        self.library, self.handle = library, c_void_p()
         problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in views))
         problem.pipeline = PIPELINES[pipeline]
@@ -193,21 +190,40 @@ class Attention:
         problem.kernel = kernel.encode() if kernel else None
         problem.tile_rows, problem.part_keys = tile, split
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
-        library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
+        library.call("tess_plan_create", byref(self.handle), byref(problem), pattern.handle, byref(target))
+
+    def __del__(self):
+        self.library.c.tess_plan_free(self.handle)
+
+
+class Attention:
+    """A plan with its image and workspace, over PyTorch tensors [B, H, N, D] on one device: q, k, v, o and lse. Of
+    several sets of them, each run takes the next."""
+
+    def __init__(self, library, plan, dtype, *sets):
+        import torch
+
+        self.library, self.made, self.plan, self.sets = library, plan, plan.handle, sets
         sizes = [library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)]
         # PyTorch aligns to 512 bytes on CUDA and 64 on the CPU.
-        self.memory = [torch.empty(max(size, 1), dtype=torch.uint8, device=q.device) for size in sizes]
+        self.memory = [torch.empty(max(size, 1), dtype=torch.uint8, device=sets[0][0].device) for size in sizes]
         if sizes[1]:
             library.call("tess_plan_upload", self.plan, self.memory[1].data_ptr(), sizes[1], None)
             torch.cuda.synchronize()
-        self.arguments = library.new(structs.Arguments, workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
-                                     image=self.memory[1].data_ptr() if sizes[1] else None, image_size=sizes[1])
-        self.views = views + [self.view(library, lse, "f32")]
-        for name, view in zip(("q", "k", "v", "o", "lse"), self.views):
-            setattr(self.arguments, name, addressof(view))
+        self.views = [[*self.inputs(library, x, dtype), self.view(library, x[4], "f32")] for x in sets]
+        self.arguments = []
+        for views in self.views:
+            self.arguments.append(library.new(
+                structs.Arguments, workspace=self.memory[0].data_ptr(), workspace_size=sizes[0],
+                image=self.memory[1].data_ptr() if sizes[1] else None, image_size=sizes[1]))
+            for name, view in zip(("q", "k", "v", "o", "lse"), views):
+                setattr(self.arguments[-1], name, addressof(view))
+        self.next = itertools.cycle(self.arguments)
 
-    def __del__(self):
-        self.library.c.tess_plan_free(self.plan)
+    @staticmethod
+    def inputs(library, tensors, dtype):
+        """Views of q, k, v and o."""
+        return [Attention.view(library, x, dtype) for x in tensors[:4]]
 
     @staticmethod
     def view(library, x, dtype):
@@ -224,7 +240,7 @@ class Attention:
         return info
 
     def run(self, stream=0):
-        self.library.call("tess_run", self.plan, byref(self.arguments), stream)
+        self.library.call("tess_run", self.plan, byref(next(self.next)), stream)
 
 
 class Backward:

@@ -142,6 +142,7 @@ static json_t *object(const struct bench_result *r) {
         {"sink", json_integer(c->sink)},
         {"dropout", real(c->dropout)},
         {"op", json_string(lab_operation_name(c->operation))},
+        {"cache", json_string(lab_cached_name(c->cache))},
         {"backend", json_string(tess_backend_name((tess_backend)c->backend))},
         {"pipeline", json_string(r->pipeline)},
         {"kernel", json_string(r->kernel)},

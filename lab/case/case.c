@@ -31,7 +31,10 @@ static const char *const layout_words[] = {"bhnd", "bnhd", "padded", NULL};
 static const char *const fill_words[] = {"normal",  "positive", "large", "huge",   "subnormal",
                                          "extreme", "sink",     "nank",  "nanv",   "inf",
                                          "offset",  "top",      "tiny",  "cancel", NULL};
-static const char *const operation_words[] = {"attention", "backward", NULL};
+static const char *const operation_words[] = {"attention", "backward", "mlp", NULL};
+static const char *const activation_words[] = {"gelu", "gelu_tanh", "silu",
+                                               "relu", "identity",  NULL};
+static const char *const cached_words[] = {"none", "store", "delta", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
 static const char *const base_words[] = {"none", "merge", "add", NULL}; /* tess_base */
@@ -40,6 +43,7 @@ static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "m
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
 /* Bit i of a set of letters is letters[i]. */
 static const char *const gradient_letters[] = {"qkvas", NULL};
+static const char *const bias_letters[] = {"hof", NULL};
 static const char *const shares_letters[] = {"bhn", NULL};
 static const char *const entry_letters[] = {"cdeflmopruw", NULL};
 
@@ -80,7 +84,7 @@ static const struct key keys[] = {
     {"sums", NUMBER, FIELD(sum_rows), MAX_TOKENS, NULL,
      "queries of a group of column sums; 0, none"},
     {"sumtype", WORD, FIELD(sum_type), 0, type_words, "of column sums: f32 or bf16; f32"},
-    {"op", WORD, FIELD(operation), 0, operation_words, "attention or backward; attention"},
+    {"op", WORD, FIELD(operation), 0, operation_words, "attention, backward or mlp; attention"},
     {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
      "backward: of q, k, v, a (slopes), s (sinks); qkv"},
     {"dlse", NUMBER, FIELD(d_lse), 1, NULL, "1: backward with a gradient of lse; 0"},
@@ -99,6 +103,12 @@ static const struct key keys[] = {
     {"rope", NUMBER, FIELD(rope), MAX_TOKENS, NULL, "last dims of q and k in second views; 0"},
     {"base", WORD, FIELD(base), 0, base_words,
      "drawn outputs that runs start from: merge, add; none"},
+    {"activation", WORD, FIELD(activation), 0, activation_words,
+     "mlp: gelu, gelu_tanh, silu, relu or identity; gelu"},
+    {"bias", LETTERS, FIELD(biases), 0, bias_letters,
+     "mlp: h of hidden columns, o of outputs, f in f32; none"},
+    {"cache", WORD, FIELD(cache), 0, cached_words,
+     "mlp: of activations, none, store or delta; none"},
     {"topk", COUNT, FIELD(topk), MAX_TOKENS, NULL,
      "entries of a block row of lists on the device; a pattern"},
     {"valid", REAL, FIELD(valid), 0, NULL, "topk: share of entries that are no padding; 1"},
@@ -274,7 +284,7 @@ void lab_case_help(char text[LAB_CASE_HELP]) {
                                    "CASE is KEY=VALUE,KEY=VALUE... in any order. Keys, and what is "
                                    "taken without:\n");
     for (size_t k = 0; k < N_KEYS && used < LAB_CASE_HELP; k++)
-        used += (size_t)snprintf(text + used, LAB_CASE_HELP - used, "  %-9s %s\n", keys[k].name,
+        used += (size_t)snprintf(text + used, LAB_CASE_HELP - used, "  %-10s %s\n", keys[k].name,
                                  keys[k].help);
 }
 
@@ -315,6 +325,15 @@ static void print_listed(struct printer *p, const struct lab_case *c) {
     put_letters(p, "entries", entry_letters[0], c->entries);
     if (c->cut != LAB_CUT_NONE)
         put(p, ",cut=%s", cut_words[c->cut]);
+}
+
+static void print_mlp(struct printer *p, const struct lab_case *c) {
+    put(p, ",op=%s", operation_words[c->operation]);
+    if (c->activation)
+        put(p, ",activation=%s", activation_words[c->activation]);
+    put_letters(p, "bias", bias_letters[0], c->biases);
+    if (c->cache)
+        put(p, ",cache=%s", cached_words[c->cache]);
 }
 
 static void print_backward(struct printer *p, const struct lab_case *c) {
@@ -376,6 +395,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sumtype=%s", type_words[c->sum_type]);
     if (lab_case_backward(c))
         print_backward(&p, c);
+    if (lab_case_mlp(c))
+        print_mlp(&p, c);
     if (c->out32)
         put(&p, ",out32=1");
     if (c->page)
@@ -401,6 +422,10 @@ const char *lab_pipeline_name(int pipeline) {
 
 const char *lab_fill_name(enum lab_fill fill) {
     return fill_words[fill];
+}
+
+const char *lab_cached_name(enum lab_cached cache) {
+    return cached_words[cache];
 }
 
 const char *lab_operation_name(tess_operation operation) {

@@ -21,7 +21,12 @@
  *                                   score modifiers, see modifiers.h (default 0, none)
  *     sums=ROWS                     queries of a group of column sums (default 0, none)
  *     sumtype=f32|bf16              their type (default f32)
- *     op=attention|backward         what is computed (default attention)
+ *     op=attention|backward|mlp     what is computed (default attention)
+ *     activation=gelu|gelu_tanh|silu|relu|identity
+ *                                   of an MLP (default gelu)
+ *     bias=LETTERS                  of an MLP: h of hidden columns, o of outputs, f in f32 (default none)
+ *     cache=none|store|delta        of an MLP's activations: runs write it, or subtract it as well and start
+ *                                   from a base (default none), see run/mlp.h
  *     grads=LETTERS                 backward: gradients of q, k, v, a (slopes) and s (sinks); those
  *                                   of q, k and v by default
  *     dlse=1, orest=1               backward: with a gradient of lse; with o_rest (default 0)
@@ -106,6 +111,9 @@ enum lab_entries {
     LAB_ENTRIES_WRONG = 1024,
     LAB_ENTRIES_ALL = 2047
 };
+/* Letters of bias=; an MLP's cache. */
+enum lab_biases { LAB_BIAS_HIDDEN = 1, LAB_BIAS_OUT = 2, LAB_BIAS_F32 = 4, LAB_BIAS_ALL = 7 };
+enum lab_cached { LAB_CACHE_NONE, LAB_CACHE_STORE, LAB_CACHE_DELTA };
 /* Letters of q0=, k0= and v0=. */
 enum lab_shares { LAB_SHARES_B = 1, LAB_SHARES_H = 2, LAB_SHARES_N = 4, LAB_SHARES_ALL = 7 };
 enum lab_source_of_delta { LAB_GIVEN_O, LAB_GIVEN_O32, LAB_GIVEN_DELTA };
@@ -141,6 +149,9 @@ struct lab_case {
     tess_type kv_type;          /* 0: as q's */
     tess_scaling kv_scale;
     tess_base base;
+    tess_activation activation; /* and what an MLP alone has */
+    int64_t biases;             /* LAB_BIAS_... */
+    enum lab_cached cache;
     int64_t topk;    /* 0: no lists on the device are drawn; what follows belongs to them */
     char select[64]; /* "": none are chosen */
     double valid;
@@ -200,6 +211,10 @@ static inline int lab_case_backward(const struct lab_case *c) {
     return c->operation == TESS_ATTENTION_BACKWARD;
 }
 
+static inline int lab_case_mlp(const struct lab_case *c) {
+    return c->operation == TESS_MLP;
+}
+
 /* Whether o, which attention writes, is f32 beside q of 16 bits. */
 static inline int lab_case_o_f32(const struct lab_case *c) {
     return c->out32 && !lab_case_backward(c) && c->type != TESS_F32;
@@ -221,6 +236,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
 
 const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
 const char *lab_fill_name(enum lab_fill fill);
-const char *lab_operation_name(tess_operation operation); /* "attention", "backward" */
+const char *lab_cached_name(enum lab_cached cache);       /* "none", "store", "delta" */
+const char *lab_operation_name(tess_operation operation); /* "attention", "backward", "mlp" */
 
 #endif

@@ -43,6 +43,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
     p.sum_rows = c->sum_rows, p.sum_type = c->sum_type;
     p.page_size = c->page, p.v_in_k = c->v_in_k, p.rope_dims = c->rope;
     p.o_f32 = lab_case_o_f32(c);
+    p.activation = c->activation;
     p.operation = c->operation, p.gradients = c->gradients, p.o_rest = c->o_rest;
     if (pipeline == TESS_FUSED)
         p.tile_rows = c->tile_rows, p.part_keys = c->part_keys;
@@ -58,6 +59,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline) 
                {of_kv, {c->b, c->hkv, rows, c->dv}},
                {of_o, {c->b, c->h, c->n, c->dv}},
                {of_q, {c->b, c->h, c->n, c->rope}},
+               {of_q, {c->b, 1, c->nkv, c->cache ? c->n : 0}},
                {of_kv > 1 ? of_kv : of_q, {c->b, c->hkv, rows, c->rope}}};
     uint64_t strides = (uint64_t)c->align;
     for (size_t t = 0; t < sizeof all / sizeof *all; t++) {

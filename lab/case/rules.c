@@ -85,6 +85,34 @@ static int complete_base(struct lab_case *c, char why[LAB_WHY]) {
     return 0;
 }
 
+/* Rules of an MLP. */
+static int complete_mlp(struct lab_case *c, const char *const *given, char why[LAB_WHY]) {
+    static const char *const alone[] = {"activation", "bias", "cache"};
+    static const char *const others[] = {"scale",   "split", "softcap", "alibi",  "sink",
+                                         "dropout", "sums",  "page",    "kvtype", "vink",
+                                         "rope",    "cut",   "q0"};
+    if (lab_case_mlp(c) && !lab_case_was_given(given, "h") && !lab_case_was_given(given, "hkv"))
+        c->h = c->hkv = 1;
+    for (size_t k = 0; k < sizeof alone / sizeof *alone && !lab_case_mlp(c); k++)
+        if (lab_case_was_given(given, alone[k]))
+            return lab_case_refuse(why, "%s goes with op=mlp", alone[k]);
+    if (!lab_case_mlp(c))
+        return 0;
+    for (size_t k = 0; k < sizeof others / sizeof *others; k++)
+        if (lab_case_was_given(given, others[k]))
+            return lab_case_refuse(why, "%s does not go with op=mlp", others[k]);
+    if (c->h != 1 || c->pipeline == TESS_STAGED || c->form == TESS_MASK)
+        return lab_case_refuse(why, "op=mlp goes with h=1, pipeline=fused and another form");
+    if (c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
+        return lab_case_refuse(why, "op=mlp goes with fill=normal and fill=positive");
+    if (c->base == TESS_BASE_MERGE || (c->base && c->cache == LAB_CACHE_STORE))
+        return lab_case_refuse(why, "op=mlp goes with base=add, without cache=store");
+    if (c->cache == LAB_CACHE_DELTA)
+        c->base = TESS_BASE_ADD;
+    c->pipeline = TESS_FUSED;
+    return 0;
+}
+
 /* Rules of strides of 0. */
 static int complete_shares(const struct lab_case *c, char why[LAB_WHY]) {
     if ((c->q0 || c->k0 || c->v0) && c->fill != LAB_FILL_NORMAL && c->fill != LAB_FILL_POSITIVE)
@@ -172,6 +200,8 @@ static int complete_listed(struct lab_case *c, const char *const *given, char wh
 }
 
 int lab_case_complete(struct lab_case *c, const char *const *given, char why[LAB_WHY]) {
+    if (complete_mlp(c, given, why))
+        return -1;
     if (!lab_case_was_given(given, "hkv"))
         c->hkv = c->h;
     if (!lab_case_was_given(given, "nkv"))

@@ -57,6 +57,8 @@ int lab_work_answer(struct lab_work *w) {
     const struct lab_scoring scoring = lab_setting_scoring(s);
     lab_oracle_free(&w->oracle);
     lab_gradients_free(&w->gradients);
+    if (lab_case_mlp(&s->c))
+        return lab_setting_mlp(s, w->spec, NULL, 0, &w->mlp);
     if (lab_oracle_run(&w->oracle, &s->q.view, &lab_cache_k(&s->cache, &s->k)->view,
                        &lab_cache_v(&s->cache, &s->v)->view, w->spec, &scoring, NULL, 0))
         return -1;
@@ -81,6 +83,7 @@ void lab_work_free(struct lab_work *w) {
         lab_tensor_free(all[t]);
     lab_oracle_free(&w->oracle);
     lab_column_sums_free(&w->sums);
+    lab_mlp_answer_free(&w->mlp);
     lab_wanted_free(&w->wanted2);
     lab_gradients_free(&w->gradients);
     tess_pattern_free(w->spec);
@@ -297,6 +300,8 @@ void lab_check(struct lab_outcome *out, struct lab_work *w, tess_backend backend
             out->kernels[s] = tess_plan_kernel(planned.plan, (tess_stage)s);
         if (lab_case_backward(&w->s.c))
             lab_check_backward(out, w, &planned, &again, &problem, &target);
+        else if (lab_case_mlp(&w->s.c))
+            lab_check_mlp(out, w, &planned, &again);
         else
             hold(out, w, &planned, &again, pipeline);
     }

@@ -15,6 +15,7 @@ struct lab_work {
     struct lab_tensor o2, lse2;
     struct lab_tensor k_clean, v_clean; /* fills nank and nanv: K and V without NaN and Inf */
     struct lab_oracle oracle;
+    struct lab_mlp_answer mlp;   /* in the place of the oracle's, of an MLP */
     struct lab_column_sums sums; /* zeros unless the case has them */
     struct lab_wanted wanted2;   /* backward */
     struct lab_gradients gradients;
@@ -28,7 +29,7 @@ void lab_work_free(struct lab_work *work);
 /* The oracle's answer to what q, k, v and the case hold now. 0, or -1: no memory. */
 int lab_work_answer(struct lab_work *work);
 
-enum { LAB_STAGES = TESS_STAGE_COLUMN_SUMS + 1 };
+enum { LAB_STAGES = TESS_STAGE_MLP_DOWN + 1 };
 
 enum lab_verdict { LAB_PASSED, LAB_FAILED, LAB_REFUSED };
 
@@ -48,6 +49,8 @@ struct lab_outcome {
  *   local       rows far from any NaN have the same bits as without NaN
  *   summed      column sums, where the case has them, are right and repeatable
  *   filled      a fill's report tells the pairs, faults and overflows that the lists have
+ *   mlp         o and the cached activations are right, columns that are not listed stay, and a delta after them
+ *               is exactly zero
  *   backward    every gradient that the case wants is right, also one alone (dQ then with the same bits),
  *               and delta where the case gives delta
  *
@@ -60,6 +63,10 @@ void lab_check(struct lab_outcome *outcome, struct lab_work *work, tess_backend 
  * v by themselves, then all three. Ends with the first that does not pass. */
 void lab_check_shared(struct lab_outcome *outcome, const struct lab_case *c, tess_backend backend,
                       tess_pipeline pipeline);
+
+/* o of an MLP, and the cache that a run left, against the oracle's. */
+void lab_compare_mlp(struct lab_report *report, const struct lab_setting *setting,
+                     const struct lab_mlp_answer *answer, const tess_tensor *o);
 
 /* Gradients that are held: TESS_GRADIENT_..., and the reaches of query and key tiles
  * (lab_compare). */

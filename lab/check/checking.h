@@ -22,6 +22,10 @@ int lab_ran(struct lab_outcome *out, const struct lab_named_run *r,
 /* Rows of a query tile at most. */
 int64_t lab_tile_reach(const tess_plan *plan);
 
+/* The runs of an MLP, likewise. */
+void lab_check_mlp(struct lab_outcome *out, struct lab_work *w, const struct lab_planned *planned,
+                   const struct lab_planned *again);
+
 /* The runs of a backward, in order; any failure ends them. again: the plan for other threads. */
 void lab_check_backward(struct lab_outcome *out, struct lab_work *w,
                         const struct lab_planned *planned, const struct lab_planned *again,

@@ -148,7 +148,7 @@ const char *lab_device_lacks(tess_backend backend, tess_operation operation,
         const char *words;
         int n;
         tess_stage stages[MOST];
-    } needs[2][2] = {
+    } needs[3][2] = {
         [TESS_ATTENTION] = {{"no fused kernel", 1, {TESS_STAGE_ATTENTION}},
                             {"no staged kernel",
                              3,
@@ -161,9 +161,13 @@ const char *lab_device_lacks(tess_backend backend, tess_operation operation,
               MOST,
               {TESS_STAGE_DELTA, TESS_STAGE_SDDMM, TESS_STAGE_SOFTMAX_BACKWARD, TESS_STAGE_SPMM,
                TESS_STAGE_SPMM_TRANSPOSED}}},
+        [TESS_MLP] = {{"no MLP", 2, {TESS_STAGE_MLP_UP, TESS_STAGE_MLP_DOWN}},
+                      {"no staged MLP", 0, {TESS_STAGE_MLP_UP}}},
     };
     if (!lab_device_available(backend))
         return no_device;
+    if (!needs[operation][pipeline].n)
+        return needs[operation][pipeline].words;
     for (int s = 0; s < needs[operation][pipeline].n; s++)
         if (!has_kernel(backend, needs[operation][pipeline].stages[s]))
             return needs[operation][pipeline].words;

@@ -274,8 +274,10 @@ int lab_oracle_run(struct lab_oracle *out, const tess_tensor *q, const tess_tens
     int64_t heads = q->size[1], n_q = q->size[2];
     int failed = make(out, places ? n_places : q->size[0] * heads * n_q, v->size[3]);
     out->drops = scoring && scoring->dropped;
-    out->is_mean = !out->drops && !(scoring && scoring->cache && scoring->cache->v_scale) &&
-                   !(scoring && scoring->base && scoring->base->how == TESS_BASE_ADD);
+    const tess_tensor *const scale = scoring && scoring->cache ? scoring->cache->v_scale : NULL;
+    out->scales = scale && (scale->size[2] > 1 || scale->size[3] > 1);
+    out->is_mean =
+        !out->drops && !scale && !(scoring && scoring->base && scoring->base->how == TESS_BASE_ADD);
     out->type = q->type;
     if (failed || tess_pattern_describe(pattern, &info, NULL) != TESS_OK)
         return -1;

@@ -14,6 +14,7 @@ struct lab_oracle {
     int64_t rows, d_v;
     tess_type type;          /* type to which weights may be rounded: q's, but see lab_rounds */
     int drops;               /* some weights are dropped */
+    int scales;              /* values have scales by token or group, which weights may be rounded with */
     int is_mean;             /* o is a mean of V as stored, and so within V's type */
     struct lab_place *place; /* [rows] */
     double *o;               /* [rows][d_v] */

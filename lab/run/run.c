@@ -180,6 +180,11 @@ static struct parts parts_of(const struct lab_run *run) {
         tensor_add(&all, "base_o", &run->base->o, SLOT(base_o), 0);
         tensor_add(&all, "base_lse", &run->base->lse, SLOT(base_lse), 0);
     }
+    if (run->mlp) {
+        tensor_add(&all, "bias", &run->mlp->bias, SLOT(bias), 0);
+        tensor_add(&all, "bias_out", &run->mlp->bias_out, SLOT(bias_out), 0);
+        tensor_add(&all, "activations", &run->mlp->cache, SLOT(activations), 1);
+    }
     tensor_add(&all, "o", run->o, SLOT(o), !given);
     tensor_add(&all, "lse", run->lse, SLOT(lse), !given);
     if (run->sums) {
@@ -305,10 +310,14 @@ static uint64_t inputs_hash(const struct lab_run *run) {
 static void poison_outputs(const struct lab_run *run) {
     const struct parts parts = parts_of(run);
     for (int i = 0; i < parts.count; i++)
-        if (parts.part[i].written) { /* the parts are views of what the caller lent to be written */
+        if (parts.part[i].written &&
+            parts.part[i].slot !=
+                SLOT(activations)) { /* the parts are views of what the caller lent to be written */
             struct lab_buffer buffer = *parts.part[i].buffer;
             lab_buffer_poison(&buffer);
         }
+    if (run->mlp && !run->keeps_cache)
+        lab_mlp_reset(run->mlp);
 }
 
 static int whole(call *function, const struct lab_run *run, size_t workspace, const char *name,

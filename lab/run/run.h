@@ -10,6 +10,7 @@
 #include "lab/run/cache.h"
 #include "lab/lists/listed.h"
 #include "lab/memory/mirror.h"
+#include "lab/run/mlp.h"
 #include "lab/run/modifiers.h"
 #include "lab/run/sums.h"
 
@@ -49,6 +50,8 @@ struct lab_run {
     const struct lab_cache *cache;         /* how k and v are held; NULL: as they are */
     const struct lab_sums *sums;           /* NULL: as one without memory */
     const struct lab_base *base;           /* NULL: none */
+    const struct lab_mlp *mlp;             /* NULL: not an MLP */
+    int keeps_cache;                       /* 1: the cache of activations stays as a run left it */
     struct lab_given *given;               /* NULL: not a backward */
     struct lab_wanted *wanted;             /* NULL: tess_delta, to given->delta */
 };

@@ -84,6 +84,17 @@ static int setting_share(struct lab_setting *s) {
     return 0;
 }
 
+/* The cache of activations of an MLP holds values of listed columns alone. */
+static int setting_mlp(struct lab_setting *s) {
+    tess_pattern *spec = NULL;
+    if (!lab_case_mlp(&s->c))
+        return 0;
+    const int failed =
+        lab_case_spec(&s->c, &spec, NULL) != TESS_OK || lab_mlp_make(&s->mlp, &s->c, spec);
+    tess_pattern_free(spec);
+    return failed;
+}
+
 int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[LAB_WHY]) {
     tess_error error = tess_error_init();
     memset(s, 0, sizeof *s);
@@ -114,7 +125,8 @@ int lab_setting_make(struct lab_setting *s, const struct lab_case *c, char why[L
         }
     if (lab_modifiers_make(&s->modifiers, c) || lab_sums_make(&s->sums, c) ||
         lab_given_make(&s->given, c) || lab_wanted_make(&s->wanted, c) ||
-        lab_cache_make(&s->cache, &cache) || lab_base_make(&s->base, c, &s->o.view, &s->lse.view)) {
+        lab_cache_make(&s->cache, &cache) || lab_base_make(&s->base, c, &s->o.view, &s->lse.view) ||
+        setting_mlp(s)) {
         snprintf(why, LAB_WHY,
                  "out of memory for the modifiers, gradients, cache and base of this case");
         return -1;
@@ -138,6 +150,7 @@ void lab_setting_free(struct lab_setting *s) {
     lab_sums_free(&s->sums);
     lab_cache_free(&s->cache);
     lab_base_free(&s->base);
+    lab_mlp_free(&s->mlp);
     lab_given_free(&s->given);
     lab_wanted_free(&s->wanted);
     tess_pattern_free(s->pattern);
@@ -151,7 +164,8 @@ struct lab_run lab_setting_run(struct lab_setting *s, const struct lab_planned *
                             .k = &s->k,
                             .v = &s->v,
                             .o = backward && s->c.given == LAB_GIVEN_DELTA ? NULL : &s->o,
-                            .lse = &s->lse,
+                            .lse = lab_case_mlp(&s->c) ? NULL : &s->lse,
+                            .mlp = lab_case_mlp(&s->c) ? &s->mlp : NULL,
                             .modifiers = &s->modifiers,
                             .cache = &s->cache,
                             .sums = &s->sums,
@@ -180,4 +194,24 @@ int lab_setting_gradients(const struct lab_setting *s, const tess_pattern *patte
                                             &scoring,
                                             s->o.view.type};
     return lab_gradients_run(gradients, &inputs);
+}
+
+int lab_setting_mlp(const struct lab_setting *s, const tess_pattern *pattern, const int64_t *places,
+                    int64_t n_places, struct lab_mlp_answer *answer) {
+    const struct lab_mlp *m = &s->mlp;
+    const struct lab_mlp_of inputs = {
+        .x = &s->q.view,
+        .w1 = &s->k.view,
+        .w2 = &s->v.view,
+        .bias = m->bias.buffer.base ? &m->bias.view : NULL,
+        .bias_out = m->bias_out.buffer.base ? &m->bias_out.view : NULL,
+        .cache = m->before.buffer.base ? &m->before.view : NULL,
+        .base = s->c.base ? &s->base.o.view : NULL,
+        .beta = s->base.basing.beta,
+        .activation = s->c.activation,
+        .pattern = pattern,
+        .places = places,
+        .n_places = n_places,
+    };
+    return lab_mlp_run(answer, &inputs);
 }

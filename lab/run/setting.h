@@ -17,6 +17,7 @@ struct lab_setting {
     struct lab_sums sums;   /* a run reads the reference and writes the sums */
     struct lab_cache cache; /* stands in place of k and v, for runs and the oracle */
     struct lab_base base;
+    struct lab_mlp mlp;
     struct lab_given given; /* backward */
     struct lab_wanted wanted;
 };
@@ -40,5 +41,10 @@ struct lab_scoring lab_setting_scoring(const struct lab_setting *setting);
  * -1 without memory; lab_gradients_free in either case. */
 int lab_setting_gradients(const struct lab_setting *setting, const tess_pattern *pattern,
                           struct lab_gradients *gradients);
+
+/* The oracle's MLP likewise, of all rows, or of n_places that are named (lab_mlp_of). lab_mlp_answer_free in either
+ * case. */
+int lab_setting_mlp(const struct lab_setting *setting, const tess_pattern *pattern,
+                    const int64_t *places, int64_t n_places, struct lab_mlp_answer *answer);
 
 #endif

@@ -16,12 +16,13 @@ from .cache import plan_cache
 from .device_pattern import CAUSAL, DevicePattern
 from .lists import Lists
 from .merging import merge, unmerge
+from .mlp import MLP
 from .pattern import Pattern
 from .plan import BackwardPlan, Plan, ReservedPlan
 from .pooling import Columns, columns, pool, pool_score
 from .selection import Selected, select
 
 __all__ = ["ArgumentError", "BackwardPlan", "CAUSAL", "Columns", "CudaError", "DevicePattern", "LibraryError",
-           "ListError", "Lists", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
+           "ListError", "Lists", "MLP", "OutOfMemoryError", "Pattern", "Plan", "ReservedPlan", "Selected", "TesseraError",
            "UnsupportedError", "attention", "attention_backward", "columns", "library", "merge", "plan_cache", "pool",
            "pool_score", "select", "unmerge"]

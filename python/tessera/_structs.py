@@ -46,6 +46,8 @@ TESS_STAGE_GRADIENT_ROWS = 6
 TESS_STAGE_SOFTMAX_BACKWARD = 7
 TESS_STAGE_SPMM_TRANSPOSED = 8
 TESS_STAGE_COLUMN_SUMS = 9
+TESS_STAGE_MLP_UP = 10
+TESS_STAGE_MLP_DOWN = 11
 
 # tess_pipeline
 TESS_FUSED = 0
@@ -54,6 +56,14 @@ TESS_STAGED = 1
 # tess_operation
 TESS_ATTENTION = 0
 TESS_ATTENTION_BACKWARD = 1
+TESS_MLP = 2
+
+# tess_activation
+TESS_GELU = 0
+TESS_GELU_TANH = 1
+TESS_SILU = 2
+TESS_RELU = 3
+TESS_IDENTITY = 4
 
 # tess_scaling
 TESS_SCALE_NONE = 0
@@ -222,6 +232,7 @@ class Problem(Structure):
         ("strict", c_int64),
         ("sum_rows", c_int64),
         ("sum_type", c_int),
+        ("activation", c_int),
     ]
 
 
@@ -276,6 +287,9 @@ class Arguments(Structure):
         ("beta", c_double),
         ("lse_reference", c_void_p),
         ("column_sums", c_void_p),
+        ("bias", c_void_p),
+        ("bias_out", c_void_p),
+        ("activations", c_void_p),
     ]
 
 

@@ -15,7 +15,7 @@ from .arrays import (FLOATS, HOST, View, array, device_of, is_torch, maker, memo
 
 # Fields of tess_arguments that are tensors.
 VIEWS = ("q", "k", "v", "o", "lse", "o_rest", "d_o", "d_lse", "delta", "d_q", "d_k", "d_v", "k_scale", "v_scale",
-         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums")
+         "q_rope", "k_rope", "base_o", "base_lse", "lse_reference", "column_sums", "bias", "bias_out", "activations")
 EXTRA_VIEWS = frozenset(VIEWS)
 WRITTEN = {False: ("o", "lse", "o_rest", "column_sums"), True: ("d_q", "d_k", "d_v")}
 
@@ -109,7 +109,8 @@ class Planned:
 
     def view(self, name: str) -> View:
         """A view for an argument of runs."""
-        return self.kind(name, self.types_of(name), self.device, name in WRITTEN[self.backward])
+        written = name in WRITTEN[self.backward] or name == "activations"
+        return self.kind(name, self.types_of(name), self.device, written)
 
     def types_of(self, name: str) -> tuple[int, ...]:
         """Types that a tensor of a run may have."""
@@ -118,6 +119,8 @@ class Planned:
             return (c.TESS_F32,)
         if name == "column_sums":
             return (p.sum_type,)
+        if name in ("bias", "bias_out"):
+            return (p.type, c.TESS_F32)
         if name in ("k", "v"):
             return ((p.k_type if name == "k" else p.v_type) or p.type,)
         if name == "k_rope":
@@ -237,7 +240,7 @@ class Planned:
     def kernels(self) -> dict[str, str]:
         """The kernel of each stage that the plan has."""
         found = {}
-        for stage in range(c.TESS_STAGE_COLUMN_SUMS + 1):
+        for stage in range(c.TESS_STAGE_MLP_DOWN + 1):
             name = library.c.tess_plan_kernel(self.handle, stage)
             if name:
                 found[library.c.tess_stage_name(stage).decode()] = name.decode()

@@ -14,6 +14,8 @@ SCALINGS = {None: c.TESS_SCALE_NONE, "tensor": c.TESS_SCALE_TENSOR, "head": c.TE
             "token": c.TESS_SCALE_TOKEN, "group": c.TESS_SCALE_GROUP}
 GRADIENTS = {"q": c.TESS_GRADIENT_Q, "k": c.TESS_GRADIENT_K, "v": c.TESS_GRADIENT_V, "alibi": c.TESS_GRADIENT_ALIBI,
              "sink": c.TESS_GRADIENT_SINK}
+ACTIVATIONS = {"gelu": c.TESS_GELU, "gelu_tanh": c.TESS_GELU_TANH, "silu": c.TESS_SILU, "relu": c.TESS_RELU,
+               "identity": c.TESS_IDENTITY}
 # Fields of tess_problem that a caller may set by name; the others follow from the tensors.
 FIELDS = frozenset(name for name, _ in c.Problem._fields_) - {"struct_size", "type", "operation", "gradients"}
 
@@ -36,6 +38,8 @@ def problem_of(pattern: Any, q: Any, k: Any, v: Any, backward: bool, gradients: 
     problem.n_kv = pattern.n_kv  # of pages the tensors tell the rows of a page
     if v is None:
         problem.v_in_k = 1
+    if "activation" in fields:
+        problem.operation = c.TESS_MLP
     if backward:
         problem.operation = c.TESS_ATTENTION_BACKWARD
         if gradients is not None:
@@ -43,7 +47,7 @@ def problem_of(pattern: Any, q: Any, k: Any, v: Any, backward: bool, gradients: 
     if torch and where == HOST:
         problem.threads = torch_module().get_num_threads()
     tables = {"pipeline": PIPELINES, "k_scale": SCALINGS, "v_scale": SCALINGS, "k_type": TYPES, "v_type": TYPES,
-              "k_rope_type": TYPES, "sum_type": TYPES}
+              "k_rope_type": TYPES, "sum_type": TYPES, "activation": ACTIVATIONS}
     for name, value in fields.items():
         if value is None and name not in ("k_scale", "v_scale"):
             continue

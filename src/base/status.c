@@ -49,6 +49,8 @@ static const char *const stage_names[] = {
     [TESS_STAGE_SOFTMAX_BACKWARD] = "softmax_backward",
     [TESS_STAGE_SPMM_TRANSPOSED] = "spmm_transposed",
     [TESS_STAGE_COLUMN_SUMS] = "column_sums",
+    [TESS_STAGE_MLP_UP] = "mlp_up",
+    [TESS_STAGE_MLP_DOWN] = "mlp_down",
 };
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))

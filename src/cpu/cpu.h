@@ -35,7 +35,9 @@
     CPU_DECLARE_STEM(spmm_transposed, level)                                                       \
     CPU_DECLARE_STEM(delta, level)                                                                 \
     CPU_DECLARE_STEM(gradient_keys, level)                                                         \
-    CPU_DECLARE_STEM(gradient_rows, level)
+    CPU_DECLARE_STEM(gradient_rows, level)                                                         \
+    CPU_DECLARE_STEM(mlp_up, level)                                                                \
+    CPU_DECLARE_STEM(mlp_down, level)
 CPU_LEVELS(CPU_DECLARE)
 
 /* Merging and unmerging, at every level (forward/merge.c). */

@@ -16,42 +16,19 @@ double bytes_moved(const struct problem *p, double keys, double queries) {
     return keys * (k + v) + queries * q + (double)(p->batch * p->heads_q * p->n_q) * o;
 }
 
-/* The first entry of e ... end - 1 whose column is not below col. */
-static int64_t entry_of(const struct bcsr *m, int64_t e, int64_t end, int32_t col) {
-    while (e < end) {
-        const int64_t middle = e + (end - e) / 2;
-        if (m->col_idx[middle] < col)
-            e = middle + 1;
-        else
-            end = middle;
-    }
-    return e;
-}
-
 /* Keys that n lists from `first` on name, each once. seen: a byte for each block column. Causal lists name
- * most in their last row, which is looked at first; entries within a run of seen columns are passed over. */
+ * most in their last row, which is looked at first; no row is once all keys have been seen. */
 static int64_t keys_listed(const struct bcsr *m, int64_t first, int64_t n, char *seen) {
     int64_t keys = 0;
-    int32_t low = 0, high = 0; /* columns low ... high - 1 have been seen */
     memset(seen, 0, (size_t)m->cols);
     for (int64_t l = first; l < first + n; l++)
         for (int64_t i = m->rows; i-- > 0 && keys < m->n_kv;) {
             const int64_t end = bcsr_row_end(m, l, i);
             for (int64_t e = bcsr_row_begin(m, l, i); e < end; e++) {
                 const int32_t col = m->col_idx[e];
-                if (col >= low && col < high) {
-                    e = entry_of(m, e, end, high) - 1;
-                    continue;
-                }
                 if (!seen[col])
                     keys += bcsr_col_width(m, col);
                 seen[col] = 1;
-                if (low == high)
-                    low = col, high = col + 1;
-                while (high < m->cols && seen[high])
-                    high++;
-                while (low > 0 && seen[low - 1])
-                    low--;
             }
         }
     return keys;

@@ -119,7 +119,8 @@ tess_status caches_check(struct caches *out, const tess_problem *p, const char *
     const char *alone = fused_alone(p, out);
     if (alone && p->operation != TESS_ATTENTION)
         return error_set(error, TESS_UNSUPPORTED, function, "problem",
-                         "problem: the backward does not compute %s: leave it 0", alone);
+                         "problem: %s does not compute %s: leave it 0",
+                         p->operation == TESS_MLP ? "an MLP" : "the backward", alone);
     if (alone && p->pipeline != TESS_FUSED)
         return error_set(error, TESS_UNSUPPORTED, function, "problem",
                          "problem: the staged pipeline does not compute %s: use TESS_FUSED", alone);

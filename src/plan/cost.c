@@ -34,9 +34,10 @@ static const struct step_cost *step_cost(const struct trial *t) {
     return s;
 }
 
-/* Seconds of the whole device. */
+/* Seconds of the whole device, of nanoseconds of a kernel of two products. */
 static double device_seconds(const struct trial *t, double nanoseconds) {
-    return 1e-9 * nanoseconds / fmax(1, t->target->multiprocessors);
+    const int products = t->kernel->family->products ? t->kernel->family->products : 2;
+    return 1e-9 * nanoseconds * products / 2 / fmax(1, t->target->multiprocessors);
 }
 
 /* Keys that stand together in a list, at most those of a step. */
@@ -48,12 +49,12 @@ static int64_t run_keys(const struct trial *t) {
 }
 
 /* Nanoseconds of a step of keys that all rows list, or some: between those of its longest runs and of STEP_RUN. Copies
- * cost more by halvings of a run, masks by each run. Keys of shorter ones are gathered. */
+ * cost more by halvings of a run, masks by each run. Keys of shorter ones are gathered, and masked one by one. */
 static double step(const struct trial *t, const struct step_cost *s, int masked) {
     const double runs = (double)KERNEL_TILE_KEYS / (double)run_keys(t);
     const double most = (double)KERNEL_TILE_KEYS / STEP_RUN;
     if (runs > most)
-        return (masked ? s->masked_runs : s->runs) + s->gathered - s->runs;
+        return s->gathered + (masked ? s->masked - s->plain : 0);
     return masked ? s->masked + (s->masked_runs - s->masked) * (runs - 1) / (most - 1)
                   : s->plain + (s->runs - s->plain) * log2(runs) / log2(most);
 }

@@ -78,6 +78,7 @@ struct problem {
     int32_t sum_rows;    /* queries of a group of column sums; 0: a run writes none */
     tess_type sum_type;
     struct modifiers modifiers;
+    tess_activation activation; /* MLP */
     struct caches caches;
     struct block_rows block_rows; /* planning's, for kernels of the stages */
 };
@@ -261,6 +262,7 @@ struct family {
     double (*seconds)(const struct trial *trial);
     /* Dims of a key that are multiplied by a row's, over all products. NULL: d_qk + d_v. */
     double (*dims)(const struct trial *trial);
+    int products; /* steps are of a kernel of two products, and this one has so many; 0: two */
     /* Nanoseconds of a multiprocessor that a problem's modifiers take for a score, beside step_cost. NULL: 0. */
     double (*modified)(const struct problem *problem);
     /* Whether it can compute listed pairs alone for this problem. NULL: never. */
@@ -294,7 +296,8 @@ struct kernel {
     const struct family *family;
     struct kernel_cost cost;
     const struct step_cost *steps; /* by rows, ended by 0; NULL: `cost` tells all */
-    /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone. */
+    /* Heights of its tiles, ascending, ended by 0; NULL: it is of the stages, or reads rows alone, or where its
+     * family walks lists, it walks tiles and image of the pass before it, which tells the seconds of both. */
     const int32_t *rows;
     const int64_t *shared; /* bytes of shared memory of a CTA, for each height; NULL: none */
     const void *own;       /* facts for the backend alone */
@@ -310,6 +313,11 @@ struct kernel {
     const char *(*refuses_run)(const struct kernel_args *args);
     tess_status (*run)(const struct kernel_args *args, tess_error *error);
 };
+
+/* Whether it walks tiles and image of the pass before it. */
+static inline int kernel_follows(const struct kernel *kernel) {
+    return !kernel->rows && kernel->family->lists;
+}
 
 /* Index of a height among the kernel's; -1: none. */
 static inline int kernel_height(const struct kernel *kernel, int32_t rows) {

@@ -40,6 +40,7 @@ struct operation {
     void (*carve)(const tess_plan *plan, struct carve *carve, void *operands);
 };
 extern const struct operation operation_attention, operation_gradient; /* attention.c */
+extern const struct operation operation_mlp;                           /* mlp.c */
 const struct operation *operation_get(tess_operation operation);
 
 #endif

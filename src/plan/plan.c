@@ -45,6 +45,8 @@ static int images_place(tess_plan *plan) {
         const struct kernel_args args = pass_args(&of_plan, pass);
         if (staged && plan->n_parts)
             pass->part = plan->parts;
+        if (kernel_follows(pass->kernel))
+            pass->part = pass[-1].part;
         if (pass->part || (!staged && !pass->kernel->rows))
             continue;
         struct part *part = part_add(plan, pass);

@@ -163,7 +163,7 @@ static void say_seconds(struct text *t, const tess_plan *plan, double bytes, dou
                         const char *when) {
     const double rate = (double)plan->target.memory_rate;
     say(t, "  bytes     %.0f of q, k, v and %s, each once\n", bytes,
-        plan->problem.operation == TESS_ATTENTION ? "o" : "d_o");
+        plan->problem.operation == TESS_ATTENTION_BACKWARD ? "d_o" : "o");
     if (rate > 0)
         say(t, "  floor     %.4g ms for these, as memory moves %.3g TB/s\n", 1e3 * bytes / rate,
             1e-12 * rate);

@@ -2,6 +2,7 @@
 #include "plan/problem.h"
 
 #include "plan/caches.h"
+#include "plan/mlp.h"
 #include "base/status.h"
 #include "base/threads.h"
 
@@ -105,8 +106,8 @@ static tess_status slices_check(const tess_problem *p, const char *function, tes
 static const char *operation_wrong(const tess_problem *p) {
     const int64_t known = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V |
                           TESS_GRADIENT_ALIBI | TESS_GRADIENT_SINK;
-    if (p->operation != TESS_ATTENTION && p->operation != TESS_ATTENTION_BACKWARD)
-        return "operation is not TESS_ATTENTION or TESS_ATTENTION_BACKWARD";
+    if ((unsigned)p->operation > TESS_MLP)
+        return "operation is not TESS_ATTENTION, TESS_ATTENTION_BACKWARD or TESS_MLP";
     if (p->gradients & ~known)
         return "gradients has bits beside those of TESS_GRADIENT_...";
     if (p->spill_size < 0)
@@ -115,11 +116,13 @@ static const char *operation_wrong(const tess_problem *p) {
         return "o_rest is not 0 or 1";
     if (p->o_f32 < 0 || p->o_f32 > 1)
         return "o_f32 is not 0 or 1";
+    if (p->operation == TESS_MLP && p->o_rest)
+        return "o_rest is asked for, and operation is TESS_MLP: o of f32 (o_f32) is not rounded";
     if (p->operation == TESS_ATTENTION && p->o_f32 && p->o_rest)
         return "o_rest is asked for, and rounding takes nothing from o of f32 (o_f32)";
-    if (p->operation == TESS_ATTENTION && p->gradients)
+    if (p->operation != TESS_ATTENTION_BACKWARD && p->gradients)
         return "gradients are asked for, and operation is not TESS_ATTENTION_BACKWARD";
-    if (p->operation == TESS_ATTENTION && p->spill_size)
+    if (p->operation != TESS_ATTENTION_BACKWARD && p->spill_size)
         return "spill_size is given, and operation is not TESS_ATTENTION_BACKWARD";
     if (p->gradients & TESS_GRADIENT_ALIBI && !p->alibi)
         return "the gradient of ALiBi's slopes is asked for, and alibi is 0";
@@ -136,14 +139,14 @@ static const char *operation_wrong(const tess_problem *p) {
 
 /* The gradients that a problem asks for. */
 static int64_t gradients_of(const tess_problem *p) {
-    if (p->operation == TESS_ATTENTION || p->gradients)
+    if (p->operation != TESS_ATTENTION_BACKWARD || p->gradients)
         return p->gradients;
     return TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
 }
 
 /* The type of o that a run writes. */
 static tess_type type_of_outputs(const tess_problem *p) {
-    return p->operation == TESS_ATTENTION && p->o_f32 ? TESS_F32 : p->type;
+    return p->operation != TESS_ATTENTION_BACKWARD && p->o_f32 ? TESS_F32 : p->type;
 }
 
 static const char *modifiers_wrong(const tess_problem *p) {
@@ -201,7 +204,7 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
     p.whole_n_q = p.whole_n_q ? p.whole_n_q : p.n_q;
     p.whole_n_kv = p.whole_n_kv ? p.whole_n_kv : p.n_kv;
     if (!(wrong = sizes_wrong(&p)) && !(wrong = options_wrong(&p)) &&
-        !(wrong = modifiers_wrong(&p)))
+        !(wrong = modifiers_wrong(&p)) && !(wrong = mlp_wrong(&p)))
         wrong = operation_wrong(&p);
     if (wrong)
         return error_set(error, TESS_INVALID_ARGUMENT, function, "problem", "problem: %s", wrong);
@@ -239,7 +242,10 @@ tess_status check_problem(struct problem *out, const char **kernel, const tess_p
         .sum_type = p.sum_type,
         .modifiers = modifiers_of(&p),
         .caches = caches,
+        .activation = p.activation,
     };
+    if (p.operation == TESS_MLP)
+        out->scale = 1, out->part_keys = INT64_MAX;
     if (out->part_keys <= INT64_MAX - SCHEDULE_CHUNK)
         out->part_keys = (out->part_keys + SCHEDULE_CHUNK - 1) / SCHEDULE_CHUNK * SCHEDULE_CHUNK;
     *kernel = p.kernel;
@@ -284,6 +290,14 @@ static int looks_paged(const tess_tensor *t, const struct tensor_rule *rule) {
     return rule->of_keys && t->size[1] == rule->size[1] && t->size[3] == rule->size[3] &&
            pages > rule->size[0] && rows > 0 && rows <= CACHES_PAGE_MOST && !(rows & (rows - 1));
 }
+
+/* Whether weights [.., F, N] look like [.., N, F]. */
+static int looks_transposed(const tess_tensor *t, const struct tensor_rule *rule) {
+    return rule->weights && t->size[2] == rule->size[3] && t->size[3] == rule->size[2];
+}
+#define ROWS_WANTED                                                                                \
+    ": W2 has a row for each hidden column, [F, N]; torch stores [N, F]: transpose it once, and "  \
+    "keep it contiguous"
 
 /* Refusals by the alignment that the problem declares. */
 static const char data_unaligned[] = "data is not aligned as the problem declares";
@@ -345,12 +359,17 @@ tess_status check_tensor(struct view *out, const tess_tensor *given, const struc
             return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name,
                              "%s has %lld %s, should have %lld%s", rule->name, (long long)t.size[i],
                              size_names[i], (long long)rule->size[i],
-                             looks_paged(&t, rule) ? ": is K paged? set page_size" : "");
+                             looks_paged(&t, rule)        ? ": is K paged? set page_size"
+                             : looks_transposed(&t, rule) ? ROWS_WANTED
+                                                          : "");
     const int64_t alignment = max_i64(rule->alignment, (int64_t)tess_type_size(t.type));
     if ((uintptr_t)t.data % (uintptr_t)alignment)
         wrong = data_unaligned;
     else
         wrong = strides_wrong(&t, rule, alignment);
+    if (wrong && rule->weights && t.size[3] > 1 && t.stride[3] != 1)
+        return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s%s", rule->name,
+                         wrong, ROWS_WANTED);
     if (wrong == data_unaligned || wrong == stride_unaligned)
         return error_set(error, TESS_INVALID_ARGUMENT, function, rule->name, "%s: %s (%lld bytes)",
                          rule->name, wrong, (long long)alignment);

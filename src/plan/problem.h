@@ -28,6 +28,7 @@ struct tensor_rule {
     int output;  /* no element may stand for two */
     int or_f32;  /* f32 will do as well */
     int of_keys; /* keys or values of a problem without pages */
+    int weights; /* W2 of an MLP */
 };
 
 /* Halves *alignment, in bytes, until the tensor has it or an element has as many. */

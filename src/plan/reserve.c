@@ -48,15 +48,14 @@ static void shape_tiles(struct fill_shape *s, int32_t rows) {
     s->tiles = (s->rows - 1) * s->row_tiles + (last + rows - 1) / rows;
 }
 
-/* The most keys that a tile lists. */
-static int64_t keys_most(const struct fill_shape *s) {
+int64_t reserve_keys_most(const struct fill_shape *s) {
     const int64_t blocks = s->form == TESS_RANGES ? s->cols : min_i64(s->capacity, s->cols);
     return min_i64(blocks * s->block_kv, s->n_kv);
 }
 
 /* Bounds that hold for all lists, see fill_parts. */
 static void reserved_bounds(struct reserved *r) {
-    const int64_t most = fill_parts_most(&r->splits, keys_most(&r->shape));
+    const int64_t most = fill_parts_most(&r->splits, reserve_keys_most(&r->shape));
     const int64_t workers = r->splits.workers, rounds = r->splits.last_parts > 1 ? 3 : 2;
     const int64_t cuts = most > 1 ? rounds * workers - 1 : 0;
     r->combines = min_i64(r->units, cuts);
@@ -143,7 +142,7 @@ static struct filled_image filled_image(const struct reserved *r, const struct f
                                  .tile_words = fill_word(&r->shape, 1, 0)};
 }
 
-/* Adds a pass's lists to the image, and sizes what its kernel needs while it runs. */
+/* Adds a pass's lists to the image. */
 static tess_status pass_reserve(tess_plan *plan, struct pass *pass, tess_error *error) {
     struct part *part = part_add(plan, pass);
     struct reserved *r = part->reserved = calloc(1, sizeof *r);
@@ -161,13 +160,8 @@ static tess_status pass_reserve(tess_plan *plan, struct pass *pass, tess_error *
         status = sums_check(pass, &r->work.lists, "tess_plan_reserve", error);
     if (status)
         return status;
-    const struct kernel_args of_plan = plan_args(plan);
-    const struct filled_image filled = filled_image(r, NULL);
-    struct kernel_args args = pass_args(&of_plan, pass);
     struct carve carve = {0};
     struct fill_job places;
-    args.work.filled = &filled;
-    pass->workspace = pass->kernel->workspace(&args);
     part_take(&carve, plan, r, &places);
     return part_close(plan, part, carve.overflow ? SIZE_MAX : carve.used)
                ? error_set(error, TESS_INVALID_ARGUMENT, "tess_plan_reserve", "pattern",
@@ -175,18 +169,30 @@ static tess_status pass_reserve(tess_plan *plan, struct pass *pass, tess_error *
                : TESS_OK;
 }
 
+/* Bytes that a pass's kernel needs while it runs. */
+static size_t pass_workspace(const tess_plan *plan, const struct pass *pass) {
+    const struct kernel_args of_plan = plan_args(plan);
+    struct kernel_args args = pass_args(&of_plan, pass);
+    struct filled_image filled;
+    if (pass->part) {
+        filled = filled_image(pass->part->reserved, NULL);
+        args.work.filled = &filled;
+    }
+    return pass->kernel->workspace(&args);
+}
+
 /* Adds the parts of all passes over lists, and sizes the workspace. */
 static tess_status passes_reserve(tess_plan *plan, tess_error *error) {
-    const struct kernel_args of_plan = plan_args(plan);
     struct carve workspace = {0};
     tess_status status = TESS_OK;
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes && !status;
          pass++) {
-        const struct kernel_args args = pass_args(&of_plan, pass);
         if (pass->kernel->rows)
             status = pass_reserve(plan, pass, error);
-        else
-            pass->workspace = pass->kernel->workspace(&args);
+        else if (kernel_follows(pass->kernel))
+            pass->part = pass[-1].part, pass->work = pass[-1].work;
+        if (!status)
+            pass->workspace = pass_workspace(plan, pass);
     }
     if (status)
         return status;
@@ -229,7 +235,7 @@ tess_status reserve_make(tess_plan **out, const struct problem *problem, const c
     heads_place(plan);
     struct premises premises = plan_premises(plan);
     struct candidate candidate;
-    premises.kernel = kernel, premises.keys = (double)keys_most(shape);
+    premises.kernel = kernel, premises.keys = (double)reserve_keys_most(shape);
     tess_status status = select_kernels(&candidate, &premises, 0, error);
     if (!status)
         status = select_tiles(&candidate, &premises, NULL, NULL, error);
@@ -261,7 +267,7 @@ size_t reserve_memory(const tess_plan *plan) {
 /* ---- predicting ---- */
 
 int64_t reserve_keys(const tess_plan *plan, const struct reserved *r) {
-    return plan->n_lists * r->shape.tiles * keys_most(&r->shape);
+    return plan->n_lists * r->shape.tiles * reserve_keys_most(&r->shape);
 }
 
 double reserve_bytes(const tess_plan *plan, int64_t keys) {
@@ -284,7 +290,8 @@ static double part_seconds(const tess_plan *plan, const struct part *part, int64
 double reserve_seconds(const tess_plan *plan, int64_t keys) {
     double seconds = 0;
     for (const struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes; pass++)
-        seconds += pass->part ? part_seconds(plan, pass->part, keys) : pass->seconds;
+        seconds += pass->part && pass->part->pass == pass ? part_seconds(plan, pass->part, keys)
+                                                          : pass->seconds;
     return plan_seconds(plan, seconds, reserve_bytes(plan, keys));
 }
 

@@ -46,6 +46,9 @@ void reserved_free(struct reserved *reserved);
 /* Bytes of what a plan knows about lists that come with the image. */
 size_t reserve_memory(const tess_plan *plan);
 
+/* The most keys that a tile lists. */
+int64_t reserve_keys_most(const struct fill_shape *shape);
+
 /* Keys of all query tiles of all lists of a part where each has as many as its capacity holds. */
 int64_t reserve_keys(const tess_plan *plan, const struct reserved *reserved);
 

@@ -190,6 +190,24 @@ static int32_t sums_height(const struct kernel *kernel, int32_t group) {
     return height;
 }
 
+/* Rows of tiles that are parts of one block row each: the highest, unless the problem asks for others. */
+static tess_status mlp_height(struct pass *pass, const struct premises *p, tess_error *error) {
+    const struct kernel *kernel = pass->kernel;
+    const int64_t n_q = p->problem->n_q;
+    int32_t height = 0;
+    for (const int32_t *rows = kernel->rows; *rows; rows++)
+        if (*rows <= p->block_q && (!height || height < n_q) && height_fits(p, kernel, *rows))
+            height = *rows;
+    if (!height || pass->problem.tile_rows > p->block_q)
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "pattern",
+                         "kernel %s has tiles of %d rows or more, and groups of rows have %lld: "
+                         "give the pattern a larger block_q%s",
+                         kernel->name, (int)(height ? pass->problem.tile_rows : kernel->rows[0]),
+                         (long long)p->block_q, height ? ", or leave tile_rows 0" : "");
+    pass->problem.tile_rows = pass->problem.tile_rows ? pass->problem.tile_rows : height;
+    return TESS_OK;
+}
+
 tess_status select_kernels(struct candidate *c, const struct premises *p, int joint,
                            tess_error *error) {
     const char *name = p->kernel;
@@ -213,6 +231,8 @@ tess_status select_kernels(struct candidate *c, const struct premises *p, int jo
             c->n_passes--;
         if (pass->stage == TESS_STAGE_COLUMN_SUMS)
             pass->problem.tile_rows = sums_height(pass->kernel, p->problem->sum_rows);
+        if (pass->stage == TESS_STAGE_MLP_UP && mlp_height(pass, p, error))
+            return TESS_UNSUPPORTED;
     }
     if (!used)
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
@@ -363,7 +383,9 @@ tess_status select_tiles(struct candidate *c, const struct premises *p, struct e
     for (struct pass *pass = c->passes; pass < c->passes + c->n_passes && !status; pass++) {
         const struct kernel *kernel = pass->kernel;
         const struct trial t = select_trial(p, pass, kernel);
-        if (!kernel->rows)
+        if (kernel_follows(kernel))
+            pass->tiles = pass[-1].tiles, pass->seconds = cost_launch(&t);
+        else if (!kernel->rows)
             pass->seconds = cost_launch(&t) + kernel->family->seconds(&t);
         else if (!pass->tiles.rows)
             status = pass_weigh(pass, p, pass->over_keys ? transposed : m, error);

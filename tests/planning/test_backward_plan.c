@@ -211,8 +211,9 @@ static void problems_are_refused(void **state) {
     const tess_problem good = backward_make(64, TESS_FUSED, 0);
     static const tess_status invalid = TESS_INVALID_ARGUMENT;
     tess_problem p = good;
-    p.operation = (tess_operation)2;
-    refuse(p, pattern, invalid, "operation is not TESS_ATTENTION or TESS_ATTENTION_BACKWARD");
+    p.operation = (tess_operation)3;
+    refuse(p, pattern, invalid,
+           "operation is not TESS_ATTENTION, TESS_ATTENTION_BACKWARD or TESS_MLP");
     p = good, p.gradients = 32;
     refuse(p, pattern, invalid, "gradients has bits beside those of TESS_GRADIENT_...");
     p = good, p.gradients = -1;

@@ -16,8 +16,9 @@ static tess_problem backward_of(tess_type type, int64_t d) {
     return p;
 }
 
-static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t block) {
-    const tess_target target = cuda_target(90, 232448);
+static tess_plan *plan_on(const tess_problem *problem, const char *spec, int64_t block,
+                          int32_t architecture) {
+    const tess_target target = cuda_target(architecture, 232448);
     tess_pattern *pattern = pattern_make(spec, N, block, BATCH, HEADS_Q);
     tess_error error = tess_error_init();
     tess_plan *plan = NULL;
@@ -25,6 +26,10 @@ static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t
         fail_msg("%s", error.message);
     tess_pattern_free(pattern);
     return plan;
+}
+
+static tess_plan *plan_of(const tess_problem *problem, const char *spec, int64_t block) {
+    return plan_on(problem, spec, block, 90);
 }
 
 /* The header stands in the plan from its making on: no upload makes one. */
@@ -91,7 +96,7 @@ static void gradients_alone(void **state) {
     tess_plan_free(plan);
 }
 
-/* Score modifiers change no kernel; slopes take a share for each warp of an item from the workspace. */
+/* Score modifiers change no portable kernel; slopes take a share for each warp of an item from the workspace. */
 static void modifiers_are_planned(void **state) {
     (void)state;
     static const tess_type types[] = {TESS_F32, TESS_F16, TESS_BF16};
@@ -99,11 +104,11 @@ static void modifiers_are_planned(void **state) {
     for (size_t i = 0; i < 3 * 3; i++) {
         tess_problem problem = backward_of(types[i % 3], 64 << i / 3);
         problem.gradients = TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V;
-        tess_plan *plain = plan_of(&problem, "causal", 64);
+        tess_plan *plain = plan_on(&problem, "causal", 64, 80);
         problem.softcap = 30, problem.alibi = 1, problem.sink = 1, problem.dropout = 0.1;
-        tess_plan *plan = plan_of(&problem, "causal", 64);
+        tess_plan *plan = plan_on(&problem, "causal", 64, 80);
         problem.gradients |= TESS_GRADIENT_ALIBI;
-        tess_plan *slopes = plan_of(&problem, "causal", 64);
+        tess_plan *slopes = plan_on(&problem, "causal", 64, 80);
         const struct pass *rows = plan_pass(slopes, TESS_STAGE_GRADIENT_ROWS);
         assert_ptr_equal(plan_pass(plan, TESS_STAGE_GRADIENT_KEYS)->kernel,
                          plan_pass(plain, TESS_STAGE_GRADIENT_KEYS)->kernel);
@@ -118,7 +123,7 @@ static void modifiers_are_planned(void **state) {
     }
 }
 
-/* Products of both passes, in heads of dims: past 128 dims each gradient computes its scores, and f32
+/* Products of both portable passes, in heads of dims: past 128 dims each gradient computes its scores, and f32
  * computes them for each half of a gradient. */
 static void costs_count_every_product(void **state) {
     (void)state;
@@ -146,11 +151,45 @@ static void costs_count_every_product(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem problem = backward_of(cases[i].type, cases[i].d);
         problem.gradients = cases[i].gradients;
-        tess_plan *plan = plan_of(&problem, "causal", 64);
+        tess_plan *plan = plan_on(&problem, "causal", 64, 80);
         const struct pass *pass = plan_pass(plan, cases[i].stage);
         const struct premises premises = plan_premises(plan);
         const struct trial trial = select_trial(&premises, pass, pass->kernel);
         assert_true(cost_dims(&trial) == (double)(cases[i].products * cases[i].d));
+        tess_plan_free(plan);
+    }
+}
+
+static void begins_with(const char *name, const char *begin) {
+    if (strncmp(name, begin, strlen(begin)) != 0)
+        fail_msg("%s is not %s...", name, begin);
+}
+
+/* Hopper's kernels take bf16 in blocks of 64 and more, up to 128 dims, without modifiers. */
+static void hopper_has_kernels(void **state) {
+    (void)state;
+    static const struct {
+        tess_type type;
+        int64_t d, block;
+        double softcap;
+        const char *keys, *rows;
+    } cases[] = {
+        {TESS_BF16, 128, 128, 0, "cuda_gradient_keys_bf16_sm90_d128",
+         "cuda_gradient_rows_bf16_sm90_d128"},
+        {TESS_BF16, 64, 64, 0, "cuda_gradient_keys_bf16_sm90_d64",
+         "cuda_gradient_rows_bf16_sm90_d64"},
+        {TESS_BF16, 128, 32, 0, "cuda_gradient_keys_bf16_d128", "cuda_gradient_rows_bf16_d128"},
+        {TESS_BF16, 128, 128, 30, "cuda_gradient_keys_bf16_d128", "cuda_gradient_rows_bf16_d128"},
+        {TESS_BF16, 136, 128, 0, "cuda_gradient_keys_bf16_d256", "cuda_gradient_rows_bf16_d256"},
+        {TESS_F16, 128, 128, 0, "cuda_gradient_keys_f16_d128", "cuda_gradient_rows_f16_d128"},
+    };
+    cuda_table_needed();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tess_problem problem = backward_of(cases[i].type, cases[i].d);
+        problem.softcap = cases[i].softcap;
+        tess_plan *plan = plan_of(&problem, "causal", cases[i].block);
+        begins_with(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_KEYS), cases[i].keys);
+        begins_with(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS), cases[i].rows);
         tess_plan_free(plan);
     }
 }
@@ -202,6 +241,18 @@ static void piece_met(unsigned char *met, const struct granules *g,
     assert_int_equal(piece->head_kv, piece->head / (HEADS_Q / HEADS_KV));
 }
 
+/* Steps of mask groups: pieces begin at whole chunks of their heads' lists. */
+static void begins_a_chunk(const tess_plan *plan, const struct work *work,
+                           const struct granule_item *piece) {
+    const struct granules *g = &work->prepared->granules;
+    int64_t t = 0;
+    while (work->lists.tile_row[t] != piece->row)
+        t++;
+    const int64_t list = plan->list_of[piece->batch * HEADS_Q + piece->head];
+    const int64_t first = piece->first - g->ptr[list * work->lists.tiles + t];
+    assert_true(!g->records || first * g->size % SCHEDULE_CHUNK == 0);
+}
+
 /* The pieces of a worker: items one after the other, heads of a group ascending in each. */
 static int64_t worker_walk(unsigned char *met, const struct granules *g, int32_t worker) {
     int64_t items = 0;
@@ -232,7 +283,8 @@ static void pieces_are_the_groups_lists(void **state) {
         int64_t block, part_keys;
     } cases[] = {{"window(90,9)", 16, 0}, {"random(0.1,1)", 1, 128},
                  {"causal", 64, 128},     {"random(0.02,2)&causal", 8, 0},
-                 {"random(0,1)", 32, 0},  {"global(40)+window(9,9)", 5, 128}};
+                 {"random(0,1)", 32, 0},  {"global(40)+window(9,9)", 5, 128},
+                 {"causal", 128, 128}};
     cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tess_problem problem = backward_of(i % 2 ? TESS_F32 : TESS_BF16, 64);
@@ -244,6 +296,8 @@ static void pieces_are_the_groups_lists(void **state) {
         int64_t items = 0, all = 0;
         for (int32_t w = 0; w < g->workers; w++)
             items += worker_walk(met, g, w);
+        for (int64_t k = 0; k < g->n_items; k++)
+            begins_a_chunk(plan, work, &g->items[k]);
         assert_int_equal(items, work->schedule.n_items);
         assert_int_equal(g->n_items, g->worker_ptr[g->workers]);
         for (int64_t bh = 0; bh < BATCH * HEADS_Q; bh++) {
@@ -261,9 +315,10 @@ static void pieces_are_the_groups_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_and_images),    cmocka_unit_test(gradients_alone),
-        cmocka_unit_test(modifiers_are_planned), cmocka_unit_test(costs_count_every_product),
-        cmocka_unit_test(refused_by_name),       cmocka_unit_test(pieces_are_the_groups_lists),
+        cmocka_unit_test(kernels_and_images),          cmocka_unit_test(gradients_alone),
+        cmocka_unit_test(modifiers_are_planned),       cmocka_unit_test(costs_count_every_product),
+        cmocka_unit_test(hopper_has_kernels),          cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(pieces_are_the_groups_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

@@ -19,6 +19,8 @@ static void kernels_by_name(void **state) {
         [TESS_STAGE_SOFTMAX_BACKWARD] = {TESS_ATTENTION_BACKWARD, TESS_STAGED},
         [TESS_STAGE_SPMM_TRANSPOSED] = {TESS_ATTENTION_BACKWARD, TESS_STAGED},
         [TESS_STAGE_COLUMN_SUMS] = {TESS_ATTENTION, TESS_FUSED},
+        [TESS_STAGE_MLP_UP] = {TESS_MLP, TESS_FUSED},
+        [TESS_STAGE_MLP_DOWN] = {TESS_MLP, TESS_FUSED},
     };
     tess_problem problem = problem_make(64);
     problem.kernel = "cpu_attention_imaginary";
@@ -40,7 +42,11 @@ static void kernels_by_name(void **state) {
         problem.pipeline = by_stage[info.stage].pipeline;
         problem.operation = by_stage[info.stage].operation;
         problem.sum_rows = info.stage == TESS_STAGE_COLUMN_SUMS ? 64 : 0;
-        assert_int_equal(tess_plan_create(&plan, &problem, pattern, NULL, NULL), TESS_OK);
+        const int is_mlp = problem.operation == TESS_MLP;
+        if (is_mlp) /* one head, all columns */
+            problem.heads_q = problem.heads_kv = 1;
+        assert_int_equal(tess_plan_create(&plan, &problem, is_mlp ? NULL : pattern, NULL, NULL),
+                         TESS_OK);
         assert_string_equal(tess_plan_kernel(plan, info.stage), info.name);
         assert_null(tess_plan_kernel(plan, problem.pipeline == TESS_FUSED ? TESS_STAGE_SPMM
                                                                           : TESS_STAGE_ATTENTION));

@@ -115,7 +115,7 @@ paths() {
     forbid 'CUDA outside src/cuda, the baselines of bench, the device of the lab and its example' \
         "$include.*(cuda_|cublas|cusparse)" $(all tests tools) \
         $(all lab | grep -v '^lab/device/\(cuda\.c\|flush\.\(h\|cu\)\)$') \
-        $(all examples | grep -vE '/(generate|select_blocks|denoise)\.c$') $(all bench | grep -v '\.cu$')
+        $(all examples | grep -vE '/(either\.h|offload\.c)$') $(all bench | grep -v '\.cu$')
     skip=src/cpu/table.c
     forbid 'getenv outside the table of CPU levels' '(^|[^a-z_])(secure_)?getenv[[:space:]]*\(' $(all src)
     skip=

@@ -55,6 +55,10 @@ good bench --seconds 0 "$listed,topk=80" "$listed,block=8x8,topk=4,form=rows" --
 draws fill 'Fills of lists' 'entries of all' 'indices, CPU' 'block rows, CPU'
 good bench --seconds 0 "h=2,n=64,d=16,block=8x8,select=topk(3),$small" --json select.json --csv select.csv
 draws select 'Lists chosen of scores' 'select, CPU' 'select, fill and run, CPU'
+good bench --seconds 0 "n=64,nkv=80,d=16,block=128x128,pattern=dense,op=mlp,cache=delta,backend=cpu" \
+    "n=64,nkv=80,d=16,block=128x1,pattern=random_row(0.3,1),op=mlp,cache=delta,backend=cpu" \
+    --json mlp.json --csv mlp.csv
+draws mlp 'The MLP over listed columns' 'columns listed' 'f32, CPU'
 good bench --seconds 0 "h=1,n=64,d=64,pattern=window(16,16),form=mask,$small" "h=1,n=128,d=64,pattern=dense,$small" \
     --json mask.json --csv mask.csv
 draws mask 'A window from a mask' 'fill, mask on the device' 'published, N = 128' 'dense'

@@ -37,11 +37,12 @@ cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
     fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
-    kvtype kvscale vink rope base topk valid form entries cut select q0 k0 v0 sums sumtype; do
+    kvtype kvscale vink rope base topk valid form entries cut select q0 k0 v0 sums sumtype \
+    activation bias cache; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 50 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 53 ] || fail '--help case has other keys'
 cp std case
 checks=$((checks + 1))
 ! grep '.\{78\}' spec case >err || fail 'lines that argp breaks'
@@ -670,6 +671,20 @@ for bad in 'pattern does not go:pattern=causal' 'source does not go:source=mask'
 done
 refused 'at most as many entries as block columns' verify n=4,topk=5
 good verify n=4,topk=5,form=rows,block=1x1,backend=cpu
+# MLPs likewise, with a plan and a measurement.
+good verify --mlps -n 30
+says 'verify: 30 cases, 30 passed, 0 failed (seed 1)'
+nearest=$(sed -n "s/^  nearest to its bound: tessera verify '\(.*\)'$/\1/p" std)
+good verify "$nearest"
+says "nearest to its bound: tessera verify '$nearest'"
+good plan n=130,nkv=264,d=32,block=64x1,pattern='random_row(0.3,1)',op=mlp,backend=cpu
+says 'fused MLP on cpu'
+good bench --seconds=0.01 n=130,nkv=264,d=32,block=64x1,pattern='random_row(0.3,1)',op=mlp,bias=ho,cache=delta,backend=cpu
+says op=mlp,bias=ho,cache=delta
+for bad in 'goes with op=mlp:cache=delta' 'softcap does not go:op=mlp,softcap=2' 'h=1, pipeline=fused:op=mlp,h=2' \
+    'fill=positive:op=mlp,fill=large' 'base=add:op=mlp,base=merge' 'without cache=store:op=mlp,base=add,cache=store'; do
+    refused "${bad%%:*}" verify "n=8,${bad#*:}"
+done
 # Second views, and o in f32.
 good verify n=9,h=2,nkv=70,d=32,dv=16,dtype=bf16,rope=8,out32=1,backend=cpu n=9,h=2,d=32,rope=16,kvtype=e4m3,seed=1,backend=cpu
 says 'verify: 2 cases, 2 passed, 0 failed'

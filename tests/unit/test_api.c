@@ -139,7 +139,7 @@ static void free_strides_are_free(void **state) {
     (void)state;
     struct view view;
     tess_tensor t = tess_tensor_bhnd(q_data, TESS_F32, 1, 3, 1, 8);
-    struct tensor_rule rule = {"t", TESS_F32, {1, 3, 1, 8}, 16, 1, 0, 0};
+    struct tensor_rule rule = {"t", TESS_F32, {1, 3, 1, 8}, 16, 1, 0, 0, 0};
     t.stride[0] = -7, t.stride[2] = INT64_MAX;
     assert_int_equal(check_tensor(&view, &t, &rule, "f", NULL), TESS_OK);
     assert_true(view.stride[0] == 0 && view.stride[1] == 8 && view.stride[2] == 0);

@@ -18,7 +18,7 @@
 #include "plan/reserve.h"
 #include "support/plans.h"
 
-enum { N = 40, BLOCK_Q = 16, CAPACITY = 4, ROWS = (N + BLOCK_Q - 1) / BLOCK_Q, TWO_SUMS = 2 };
+enum { N = 40, BLOCK_Q = 16, CAPACITY = 4, ROWS = (N + BLOCK_Q - 1) / BLOCK_Q, TWO_SUMS = 9 };
 
 /* ---- the operation ---- */
 

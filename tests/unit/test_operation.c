@@ -19,7 +19,7 @@
 #include "plan/problem.h"
 #include "support/plans.h"
 
-enum { N = 40, BLOCK = 16, HEADS = 2, D = 4, ROW_SUMS = 2 /* the operation */ };
+enum { N = 40, BLOCK = 16, HEADS = 2, D = 4, ROW_SUMS = 9 /* the operation */ };
 
 /* ---- the operation: its operands, passes, and what lives between them ---- */
 

@@ -33,10 +33,10 @@ static void names_are_complete(void **state) {
     assert_string_equal(tess_backend_name(TESS_CUDA), "cuda");
     assert_null(tess_backend_name((tess_backend)2));
     assert_string_equal(tess_stage_name(TESS_STAGE_SPMM), "spmm");
-    for (int i = 0; i <= TESS_STAGE_COLUMN_SUMS; i++)
+    for (int i = 0; i <= TESS_STAGE_MLP_DOWN; i++)
         assert_non_null(tess_stage_name((tess_stage)i));
     assert_string_equal(tess_stage_name(TESS_STAGE_GRADIENT_KEYS), "gradient_keys");
-    assert_null(tess_stage_name((tess_stage)(TESS_STAGE_COLUMN_SUMS + 1)));
+    assert_null(tess_stage_name((tess_stage)(TESS_STAGE_MLP_DOWN + 1)));
 }
 
 static void version_is_the_headers(void **state) {

@@ -230,8 +230,10 @@ static struct lab_case sweep_pattern_case(uint64_t seed, int64_t number) {
     return c;
 }
 
-/* Every fifth case has lists on the device. */
+/* Every fifth case has lists on the device, but that every twentieth is an MLP. */
 struct lab_case sweep_case(uint64_t seed, int64_t number) {
+    if (number % 20 == 19)
+        return sweep_mlp_case(seed, number / 20);
     return number % 5 == 4 ? sweep_lists_case(seed, number / 5)
                            : sweep_pattern_case(seed, number - number / 5);
 }

@@ -12,4 +12,7 @@ struct lab_case sweep_case(uint64_t seed, int64_t number);
 /* Case `number` of those with lists on the device alone. Forms, types and head dims take turns. */
 struct lab_case sweep_lists_case(uint64_t seed, int64_t number);
 
+/* Case `number` of MLPs alone. Types, caches and activations take turns. */
+struct lab_case sweep_mlp_case(uint64_t seed, int64_t number);
+
 #endif

@@ -35,7 +35,8 @@ struct options {
     struct lab_cases cases;             /* words' and file's; none: the sweep */
     int64_t sweep_cases, seed, threads; /* threads -1: as the case says */
     int backend;                        /* LAB_ANY: as the case says */
-    bool list, lists; /* print the cases; the sweep is of lists on the device alone */
+    bool list, lists,
+        mlps; /* print the cases; the sweep is of lists on the device, of MLPs alone */
 };
 
 static const struct argp_option option_table[] = {
@@ -47,6 +48,7 @@ static const struct argp_option option_table[] = {
     {"seed", 's', "S", 0, "Seed of the sweep (default 1)", 0},
     {"lists", 'd', NULL, 0, "A sweep of lists on the device alone; else they are every fifth case",
      0},
+    {"mlps", 'm', NULL, 0, "A sweep of MLPs alone; else they are every twentieth case", 0},
     {"quick", 'q', NULL, 0, "A sweep of 400 cases", 0},
     {"threads", 't', "T", 0, "Run every case with T threads", 0},
     {"backend", 'b', "NAME", 0, "Run every case on cpu or cuda alone", 0},
@@ -82,6 +84,9 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case 'd':
         o->lists = true;
         return 0;
+    case 'm':
+        o->mlps = true;
+        return 0;
     case 'l':
         o->list = true;
         return 0;
@@ -95,7 +100,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 /* Stages of an operation's pipeline, a bit each. */
-static const unsigned stages_of[2][2] = {
+static const unsigned stages_of[3][2] = {
     [TESS_ATTENTION] = {[TESS_FUSED] = 1 << TESS_STAGE_ATTENTION,
                         [TESS_STAGED] =
                             1 << TESS_STAGE_SDDMM | 1 << TESS_STAGE_SOFTMAX | 1 << TESS_STAGE_SPMM},
@@ -106,6 +111,7 @@ static const unsigned stages_of[2][2] = {
                                                  1 << TESS_STAGE_SOFTMAX_BACKWARD |
                                                  1 << TESS_STAGE_SPMM |
                                                  1 << TESS_STAGE_SPMM_TRANSPOSED},
+    [TESS_MLP] = {[TESS_FUSED] = 1 << TESS_STAGE_MLP_UP | 1 << TESS_STAGE_MLP_DOWN},
 };
 
 /* Tally of one kernel. */
@@ -122,7 +128,7 @@ struct verify {
     unsigned asked[2];     /* [backend]: stages of some case that is not skipped, a bit each */
     char refusal[LAB_WHY]; /* the last one */
     const char
-        *lacks[2][2][2]; /* [operation][backend][pipeline]: why it is skipped; NULL: it is not */
+        *lacks[3][2][2]; /* [operation][backend][pipeline]: why it is skipped; NULL: it is not */
     int64_t widest_f32;  /* dims of f32 heads that CUDA's fused kernels take here at most */
     int64_t too_wide;    /* cases of the sweep that were skipped for it */
     int64_t cases;       /* how many there are to do */
@@ -139,7 +145,7 @@ static void find_kernels(struct verify *v) {
         if (tess_kernel_describe(k, &t->info, NULL) == TESS_OK)
             v->n_kernels++;
     }
-    for (int op = TESS_ATTENTION; op <= TESS_ATTENTION_BACKWARD; op++)
+    for (int op = TESS_ATTENTION; op <= TESS_MLP; op++)
         for (int backend = TESS_CPU; backend <= TESS_CUDA; backend++)
             for (int pipeline = TESS_FUSED; pipeline <= TESS_STAGED; pipeline++)
                 v->lacks[op][backend][pipeline] = lab_device_lacks(
@@ -183,10 +189,19 @@ static bool is_decoded(const struct lab_case *c) {
            c->dv * element % DECODE_PIECE == 0 && p.alignment >= DECODE_PIECE;
 }
 
+/* Whether CUDA takes an MLP: 16 bits, rows of whole pieces, o of its type, and groups of rows that fill a tile. */
+static bool is_mlp_of_cuda(const struct lab_case *c) {
+    const tess_problem p = lab_case_problem(c, TESS_FUSED);
+    return c->type != TESS_F32 && p.alignment >= 16 && c->d % 8 == 0 && c->dv % 8 == 0 &&
+           !c->out32 && c->block_q >= 64;
+}
+
 /* Whether a case of the sweep has no fused kernel on this machine's GPU. */
 static bool is_too_wide(const struct verify *v, const struct lab_case *c, tess_backend backend,
                         tess_pipeline pipeline) {
     const int64_t d = c->d > c->dv ? c->d : c->dv;
+    if (backend == TESS_CUDA && lab_case_mlp(c))
+        return !is_mlp_of_cuda(c);
     if (backend != TESS_CUDA || pipeline != TESS_FUSED)
         return false;
     if (lab_case_listed(c))
@@ -322,9 +337,10 @@ static void check_case(struct verify *v, const struct lab_case *c, int64_t numbe
 
 /* The case with this number, the caller's or the sweep's. */
 static struct lab_case case_at(const struct options *o, int64_t number) {
-    struct lab_case c = o->cases.count
-                            ? o->cases.at[number]
-                            : (o->lists ? sweep_lists_case : sweep_case)((uint64_t)o->seed, number);
+    struct lab_case c = o->cases.count ? o->cases.at[number]
+                                       : (o->lists  ? sweep_lists_case
+                                          : o->mlps ? sweep_mlp_case
+                                                    : sweep_case)((uint64_t)o->seed, number);
     if (o->threads >= 0)
         c.threads = o->threads;
     if (o->backend != LAB_ANY)

@@ -179,14 +179,7 @@ static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t
                                     dim3((unsigned)p->heads_q), dim3(GRADIENT_SLOPE_THREADS),
                                     arguments, 0, stream);
     }
-    if (code || p->n_combines == 0)
-        return code;
-    const unsigned high =
-        (unsigned)(p->tile_rows + GRADIENT_COMBINE_ROWS - 1) / GRADIENT_COMBINE_ROWS;
-    void *arguments[] = {(void *)p};
-    return cudaLaunchKernel((const void *)gradient_combine<T, OVER_KEYS>,
-                            dim3(attention_blocks(p->n_combines), high),
-                            dim3(GRADIENT_COMBINE_THREADS), arguments, 0, stream);
+    return code ? code : gradient_combine_launch<T, OVER_KEYS>(p, stream);
 }
 
 /* Bytes of shared memory of a thread block for tiles of `rows` rows. */

@@ -146,4 +146,16 @@ static __global__ void __launch_bounds__(GRADIENT_COMBINE_THREADS)
     }
 }
 
+template <class T, bool OVER_KEYS>
+static cudaError_t gradient_combine_launch(const struct gradient_params *p, cudaStream_t stream) {
+    const unsigned high =
+        (unsigned)(p->tile_rows + GRADIENT_COMBINE_ROWS - 1) / GRADIENT_COMBINE_ROWS;
+    void *arguments[] = {(void *)p};
+    if (p->n_combines == 0)
+        return cudaSuccess;
+    return cudaLaunchKernel((const void *)gradient_combine<T, OVER_KEYS>,
+                            dim3(attention_blocks(p->n_combines), high),
+                            dim3(GRADIENT_COMBINE_THREADS), arguments, 0, stream);
+}
+
 #endif

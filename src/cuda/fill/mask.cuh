@@ -1,8 +1,8 @@
 /*
- * Lists from a boolean mask, in two kernels. The first reads the mask: a warp takes 128 keys of a query tile,
- * four by a lane.
+ * Lists from a boolean mask, in two kernels. The first reads the mask: a warp takes 256 keys of a query tile,
+ * eight by a lane.
  *
- *     bytes     row r: 128 neighbouring bytes, of lane l  k = 4 l, + 1, + 2, + 3
+ *     bytes     row r: 256 neighbouring bytes, of lane l  k = 8 l, + 1, ... + 7
  *     bits      the top bits of bytes that are not 0 go to bit r % 8 of a byte a key: eight rows, one word
  *     words     bytes of eight such words, turned: 64 rows of a key
  *     pairs     of each block: sums over its lanes; they say whether it is full, empty or has runs of bits
@@ -15,8 +15,7 @@
 
 #include "fill/rows.cuh"
 
-#define MASK_KEYS 128     /* keys of a warp */
-#define MASK_LANE_KEYS 4  /* keys of a lane */
+#define MASK_LANE_KEYS 8  /* keys of a lane, in two words of bytes */
 #define MASK_WORDS_MOST 2 /* words of a query tile's rows */
 
 /* A query tile, and the keys that a lane has. */
@@ -46,17 +45,23 @@ DEVICE struct mask_place mask_place_of(const struct fill_params *p, int64_t T, i
     return m;
 }
 
-/* Four bytes of row `row`; those past the lane's keys are 0. whole: rows begin at multiples of 4. */
-DEVICE uint32_t mask_bytes(const struct mask_place *m, int64_t stride, int32_t row, int whole) {
+/* Eight bytes of row `row`; those past the lane's keys are 0. whole: what multiples of bytes rows begin at, 8, 4 or 1. */
+DEVICE void mask_bytes(const struct mask_place *m, int64_t stride, int32_t row, int whole,
+                       uint32_t x[2]) {
     const uint8_t *const from = m->from + row * stride;
-    uint32_t x = 0;
+    const uint32_t *const words = (const uint32_t *)(const void *)from;
+    x[0] = x[1] = 0;
     if (row >= m->cut.rows)
-        return 0;
-    if (whole && m->keys == MASK_LANE_KEYS)
-        return *(const uint32_t *)(const void *)from;
-    for (int32_t i = 0; i < m->keys; i++)
-        x |= (uint32_t)from[i] << 8 * i;
-    return x;
+        return;
+    if (whole == 8 && m->keys == MASK_LANE_KEYS) {
+        const int2 both = *(const int2 *)(const void *)from;
+        x[0] = (uint32_t)both.x, x[1] = (uint32_t)both.y;
+    } else if (whole >= 4 && m->keys == MASK_LANE_KEYS) {
+        x[0] = words[0], x[1] = words[1];
+    } else {
+        for (int32_t i = 0; i < m->keys; i++)
+            x[i / 4] |= (uint32_t)from[i] << 8 * (i % 4);
+    }
 }
 
 /* The top bit of each byte that is not 0. */
@@ -71,13 +76,15 @@ DEVICE void mask_words(const struct mask_place *m, int64_t stride, int32_t w, in
         word[i] = 0;
     FILL_ROLLED
     for (int32_t first = 0; first < 64 && 64 * w + first < m->cut.rows; first += 16) {
-        uint32_t x[16], eight[2] = {0, 0};
+        uint32_t x[16][2], eight[2][2] = {{0, 0}, {0, 0}};
         for (int32_t r = 0; r < 16; r++) /* all on their way together */
-            x[r] = mask_bytes(m, stride, 64 * w + first + r, whole);
+            mask_bytes(m, stride, 64 * w + first + r, whole, x[r]);
         for (int32_t r = 0; r < 16; r++)
-            eight[r / 8] = eight[r / 8] >> 1 | mask_tops(x[r]);
+            for (int32_t i = 0; i < 2; i++)
+                eight[r / 8][i] = eight[r / 8][i] >> 1 | mask_tops(x[r][i]);
         for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
-            word[i] |= (uint64_t)((eight[0] >> 8 * i & 255) | (eight[1] >> 8 * i & 255) << 8)
+            word[i] |= (uint64_t)((eight[0][i / 4] >> 8 * (i % 4) & 255) |
+                                  (eight[1][i / 4] >> 8 * (i % 4) & 255) << 8)
                        << first;
     }
     for (int32_t i = 0; i < MASK_LANE_KEYS; i++)
@@ -96,14 +103,14 @@ DEVICE void mask_write(const struct fill_params *p, const struct mask_place *m, 
             to[i * each + w] = word[w][i];
 }
 
-/* Marks which of the warp's keys some row lists: a lane has four, and every eighth writes 32. */
+/* Marks which of the warp's keys some row lists: a lane has eight, and every fourth writes 32. */
 DEVICE void mask_mark(const struct fill_params *p, const struct mask_place *m, uint32_t some) {
     const int32_t lane = (int32_t)threadIdx.x % 32;
     const int64_t words = mask_marks(&p->shape);
-    some <<= MASK_LANE_KEYS * (lane % 8);
-    for (int32_t step = 1; step < 8; step *= 2)
+    some <<= MASK_LANE_KEYS * (lane % 4);
+    for (int32_t step = 1; step < 4; step *= 2)
         some |= __shfl_xor_sync(TEAM_LANES, some, step);
-    if (lane % 8 == 0 && m->key / 32 < words)
+    if (lane % 4 == 0 && m->key / 32 < words)
         p->mask_listed[m->T * words + m->key / 32] = some;
 }
 
@@ -113,13 +120,18 @@ DEVICE int mask_pairs(const struct fill_params *p, const struct mask_place *m,
                       const uint32_t pairs[MASK_LANE_KEYS]) {
     const int32_t width = (int32_t)p->shape.block_kv;
     uint32_t *const to = p->mask_pairs + m->T * p->shape.cols;
-    uint32_t sum = pairs[0] + pairs[1] + pairs[2] + pairs[3];
-    if (width < MASK_LANE_KEYS) {
-        for (int32_t i = 0; i < MASK_LANE_KEYS; i += width)
-            if (m->key + i < p->shape.cols * width)
-                to[(m->key + i) / width] = width == 1 ? pairs[i] : pairs[i] + pairs[i + 1];
-        return sum != 0;
+    uint32_t sum = 0, part = 0;
+    FILL_UNROLLED
+    for (int32_t i = 0; i < MASK_LANE_KEYS; i++) {
+        sum += pairs[i], part += pairs[i];
+        if (width >= MASK_LANE_KEYS || (i + 1) % width)
+            continue;
+        if (m->key + i < p->shape.cols * width)
+            to[(m->key + i) / width] = part;
+        part = 0;
     }
+    if (width < MASK_LANE_KEYS)
+        return sum != 0;
     for (int32_t step = 1; step < width / MASK_LANE_KEYS; step *= 2)
         sum += __shfl_xor_sync(TEAM_LANES, sum, step);
     const int64_t first = m->key & -(int64_t)width;
@@ -134,7 +146,7 @@ DEVICE void mask_read(const struct fill_params *p, int64_t T, int64_t first, int
     const struct mask_place m = mask_place_of(p, T, first);
     const int64_t each = fill_words(s);
     uint64_t word[MASK_WORDS_MOST][MASK_LANE_KEYS];
-    uint32_t pairs[MASK_LANE_KEYS] = {0, 0, 0, 0}, some = 0;
+    uint32_t pairs[MASK_LANE_KEYS] = {0}, some = 0;
     FILL_UNROLLED
     for (int32_t w = 0; w < MASK_WORDS_MOST; w++) {
         if (w >= each)
@@ -152,14 +164,15 @@ DEVICE void mask_read(const struct fill_params *p, int64_t T, int64_t first, int
 
 static __global__ void __launch_bounds__(32 * FILL_MASK_WARPS)
     fill_mask_words(const __grid_constant__ struct fill_params p) {
-    const int64_t chunks = (p.shape.n_kv + MASK_KEYS - 1) / MASK_KEYS;
+    const int64_t chunks = (p.shape.n_kv + FILL_MASK_KEYS - 1) / FILL_MASK_KEYS;
     const int64_t n = p.shape.batches * p.shape.heads * p.shape.tiles * chunks;
     const int64_t step = (int64_t)gridDim.x * FILL_MASK_WARPS;
-    const int whole = p.shape.n_kv % 4 == 0 && (uintptr_t)p.mask % 4 == 0;
+    const uint64_t begins = (uint64_t)p.shape.n_kv | (uintptr_t)p.mask;
+    const int whole = begins % 8 == 0 ? 8 : begins % 4 == 0 ? 4 : 1;
     fill_wait();
     FILL_ROLLED
     for (int64_t i = (int64_t)blockIdx.x * FILL_MASK_WARPS + threadIdx.x / 32; i < n; i += step)
-        mask_read(&p, i / chunks, i % chunks * MASK_KEYS, whole);
+        mask_read(&p, i / chunks, i % chunks * FILL_MASK_KEYS, whole);
 }
 
 /* ---- runs ---- */

@@ -98,6 +98,9 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .slope_warps = slope_warps(args),
         .slopes = slopes_take(&carve, args),
         .d_alibi = given->d_alibi,
+        .batch = (int32_t)p->batch,
+        .heads_kv = (int32_t)p->heads_kv,
+        .after_keys = !keys && (p->gradients & (TESS_GRADIENT_K | TESS_GRADIENT_V)),
     };
     if (params.modify.cap != 0)
         params.cap_scale = params.score_scale / params.modify.cap; /* rounded as the forward does */

@@ -39,6 +39,8 @@ struct gradient_params {
     int32_t slope_warps; /* warps of a thread block for the highest tile */
     double *slopes;      /* [items][slope_warps]: shares of d_alibi, or NULL */
     float *d_alibi;
+    int32_t batch, heads_kv;
+    bool after_keys; /* over rows: a pass over keys is in front, which has waited for the stats */
 };
 
 /* Rows of a warp or pair: high tiles have 32 where registers hold their sums. That halves the shared memory
@@ -74,6 +76,9 @@ struct gradient_params {
 /* Keys or queries of a granule at most: a step of the widest heads. */
 #define GRADIENT_GRANULE 32
 #define GRADIENT_GRANULE_F32 16
+
+/* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
+#define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
 
 /* The pass over delta: o and its rest, or a delta that is given. Views without data are absent. */
 struct delta_params {

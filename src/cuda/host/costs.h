@@ -1,64 +1,66 @@
-/* Costs by hand: what bench/fit.sh does not measure, each number once. Of an H200 whose multiprocessors are all at
- * work; docs/notes/planning.md says which timings they fit. */
+/* Costs by hand: what bench/fit.sh does not measure, each number once. Seconds of an H200 whose multiprocessors are
+ * all at work; docs/notes/planning.md says which timings they fit, and what each decides. */
 #ifndef TESSERA_CUDA_COSTS_H
 #define TESSERA_CUDA_COSTS_H
 
-/* ---- the stages: by what computes a product; `launches` of STAGED_LAUNCH seconds ---- */
+#define LAUNCH 5e-6
+#define PRODUCT 6e-15   /* a multiply-add of 16 bits by mma.sync */
+#define KEY_DIM 380e-15 /* a dim of a key, fetched for a tile */
 
-#define STAGED_LAUNCH 5e-6
-#define STAGED_COST(launches, ...) .launch = launches * STAGED_LAUNCH, __VA_ARGS__
-#define STAGED_mma(launches)                                                                       \
-    STAGED_COST(launches, .key_row_dim = 6.2e-15, .key_dim = 306e-15, .score = 515e-15)
-#define STAGED_row(launches) STAGED_COST(launches, .key_dim = 430e-15, .score = 1e-12)
-#define STAGED_gather(launches) STAGED_COST(launches, .key_dim = 380e-15, .score = 1.71e-12)
-#define STAGED_f32(launches)                                                                       \
-    STAGED_COST(launches, .key_row_dim = 67.5e-15, .key_dim = 322e-15, .score = 830e-15)
-#define STAGED_softmax(launches) STAGED_COST(launches, .score = 2.1e-12)
-#define STAGED_modified(launches) STAGED_COST(launches, .score = 6e-12)
-/* Products of the backward alone: estimates. A step of them (staged/product.cuh) takes some 2 us, which tiles of
- * 16 rows wait for; launches hold the steps of one tile. */
-#define STAGED_gradient(launches)                                                                  \
-    STAGED_COST(launches, .key_row_dim = 20e-15, .key_dim = 1.3e-12, .score = 2e-12)
+/* ---- the forward, beside costs.def ---- */
 
-/* ---- decode: by dims; a row of f32 costs as `products` of 16 bits: 2 over f16, 4 over bf16 ----
- * Predictions, but for 576 dims, which fit docs/notes/decode.md, "Where it stands" (not those of sm90). */
+#define COMBINE 5e-6    /* combining parts, once */
+#define PARTS_RATE 2e12 /* bytes of partial results, written or read in a second */
+/* Nanoseconds of a multiprocessor for a score of softcap or ALiBi, and one that may be dropped: quotients of
+ * docs/notes/hopper.md, "Score modifiers". */
+#define MODIFIED_SCORE .06
+#define DROPPED_SCORE .115
 
-#define DECODE_LAUNCH 8e-6
-#define DECODE_KEY_DIM 550e-15
-#define DECODE_HEAD(products, seconds)                                                             \
-    .item = seconds, .key_row_dim = products * 2e-15, .key_dim = DECODE_KEY_DIM
-#define DECODE_d64(products) DECODE_HEAD(products, 6e-9)
-#define DECODE_d128(products) DECODE_HEAD(products, 8e-9)
-#define DECODE_d256(products) DECODE_HEAD(products, 11e-9)
-#define DECODE_d576(products) .item = 29e-9, .key_dim = 790e-15
-#define DECODE_d576_sm90(products) .item = 24e-9, .key_dim = 850e-15
-#define DECODE_d576_r64(products) .item = 50e-9, .key_dim = 1.75e-12
+/* ---- the stages: by what computes a product ---- */
 
-/* ---- the backward: by type and dims, the forward's for each product; masks of up to 128 dims fit blocks of 8x8
- * (docs/notes/backward.md) ---- */
+#define SCORE 550e-15     /* written or read between stages, many of a block at once */
+#define SCORE_ALONE 2e-12 /* one by one; and its softmax */
+#define STAGED_COST(product, one_score)                                                            \
+    .launch = LAUNCH, .key_row_dim = product, .key_dim = KEY_DIM, .score = one_score
+#define STAGED_mma STAGED_COST(PRODUCT, SCORE)
+#define STAGED_f32 STAGED_COST(67.5e-15, SCORE)
+#define STAGED_row STAGED_COST(0, SCORE_ALONE)
+#define STAGED_gather STAGED_row
+#define STAGED_softmax .launch = LAUNCH, .score = SCORE_ALONE
+#define STAGED_modified .launch = LAUNCH, .score = 3 * SCORE_ALONE
+/* Products of the backward alone (staged/product.cuh): estimates. */
+#define STAGED_gradient STAGED_COST(4 * PRODUCT, SCORE_ALONE)
 
-#define GRADIENT_LAUNCH 12e-6
+/* ---- decode: predictions from 576 dims (docs/notes/decode.md, "Where it stands"). A row of f32 costs as `products`
+ * of 16 bits: 2 over f16, 4 over bf16 ---- */
+
+#define DECODE_KEY_DIM 790e-15
+#define DECODE_TIMES(times, products, dims)                                                        \
+    .launch = LAUNCH, .item = times * dims * 50e-12, .key_row_dim = products * PRODUCT,            \
+    .key_dim = times * DECODE_KEY_DIM
+#define DECODE_d64(...) DECODE_TIMES(1, __VA_ARGS__)
+#define DECODE_d128 DECODE_d64
+#define DECODE_d256 DECODE_d64
+#define DECODE_d576 DECODE_d64
+#define DECODE_d576_sm90 DECODE_d64
+#define DECODE_d576_r64(...) DECODE_TIMES(2, __VA_ARGS__)
+
+/* ---- the backward: by type, for each product (docs/notes/backward.md) ---- */
+
+#define GRADIENT_KEY_ROW_DIM_f32 45e-15
+#define GRADIENT_16bit(times)                                                                      \
+    .key_row_dim = times * PRODUCT, .key_dim = KEY_DIM / 2, .masked_key = SCORE_ALONE
+#define GRADIENT_COST_bf16 GRADIENT_16bit(1)
+#define GRADIENT_COST_f16 GRADIENT_16bit(1.5)
+#define GRADIENT_COST_f32                                                                          \
+    .key_row_dim = GRADIENT_KEY_ROW_DIM_f32, .key_dim = 2 * KEY_DIM, .masked_key = 2 * SCORE_ALONE
 #define GRADIENT_ITEM 15e-9
-#define GRADIENT_16bit_d64(times)                                                                  \
-    .key_row_dim = times * 6e-15, .key_dim = 180e-15, .masked_key = 1.8e-12
-#define GRADIENT_16bit_d128(times)                                                                 \
-    .key_row_dim = times * 4.6e-15, .key_dim = 210e-15, .masked_key = 1.8e-12
-#define GRADIENT_16bit_d256(times)                                                                 \
-    .key_row_dim = times * 7.5e-15, .key_dim = 300e-15, .masked_key = 450e-15
-#define GRADIENT_COST_bf16(dims) GRADIENT_16bit_##dims(1)
-#define GRADIENT_COST_f16(dims) GRADIENT_16bit_##dims(1.5)
-#define GRADIENT_3xtf32(seconds) .key_row_dim = seconds, .key_dim = 700e-15, .masked_key = 4.5e-12
-#define ROW_DIM_3XTF32 42e-15
-#define GRADIENT_f32_d64 GRADIENT_3xtf32(ROW_DIM_3XTF32)
-#define GRADIENT_f32_d128 GRADIENT_3xtf32(45e-15)
-#define GRADIENT_f32_d256 GRADIENT_3xtf32(60e-15)
-#define GRADIENT_COST_f32(dims) GRADIENT_f32_##dims
-#define DELTA_COST .item = 20e-12, .key_dim = 1e-12, .launch = DECODE_LAUNCH
+#define DELTA_COST .launch = LAUNCH, .key_dim = 2 * KEY_DIM
 
 /* ---- column sums: an estimate ---- */
 
 #define COLUMN_SUMS_COST                                                                           \
-    .item = GRADIENT_ITEM, .key_row_dim = ROW_DIM_3XTF32, .key_dim = DECODE_KEY_DIM,               \
-    .launch = GRADIENT_LAUNCH
+    .item = GRADIENT_ITEM, .key_row_dim = GRADIENT_KEY_ROW_DIM_f32, .key_dim = KEY_DIM,            \
+    .launch = LAUNCH
 
 #endif

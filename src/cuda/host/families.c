@@ -2,7 +2,9 @@
 #include "host/families.h"
 
 #include "host/backward.h"
+#include "host/costs.h"
 #include "host/decode.h"
+#include "host/drained.h"
 #include "host/staged.h"
 #include "plan/cost.h"
 #include "work/granules.h"
@@ -89,8 +91,22 @@ static const char *gradient_refuses(const struct kernel *kernel, const struct pr
         return "it computes scales of at least 2^-126";
     if (d > own->d_qk)
         return own->too_wide;
+    const struct cuda_family *family = cuda_family_of(kernel);
     const char *why = type_refused(own->type, problem->type);
-    return why ? why : architecture_refused(target);
+    if (!why)
+        why = architecture_refused(target);
+    return why || !family->refuses ? why : family->refuses(problem, target);
+}
+
+/* Granules have 64 places: smaller blocks would be mostly padding. */
+static const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    const struct block_rows *b = &problem->block_rows;
+    if (modifiers_any(&problem->modifiers))
+        return "it computes no score modifiers";
+    if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
+                         min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
+        return "it computes blocks of 64 queries and keys or more";
+    return attention_sm90_refuses(problem, target);
 }
 
 static const char *delta_refuses(const struct kernel *kernel, const struct problem *problem,
@@ -213,6 +229,10 @@ static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
     const int32_t warps = GRADIENT_WARPS(keys, head, size, warp, GRADIENT_LOW(rows));
     return warps / share * warp / (rows < warp ? warp : rows);
 }
+static int32_t gradient_sm90_resident(const struct kernel *kernel, int32_t rows) {
+    (void)kernel;
+    return GRADIENT_SM90_RESIDENT(rows);
+}
 static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
     return (struct granule_step){
         GRADIENT_STEP(head_of(kernel), element_size(kernel), GRADIENT_LOW(rows)),
@@ -251,57 +271,10 @@ static double gradient_dims(const struct trial *trial) {
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
 }
 
-/* Hopper's forward of 64 and 128 dims: the quotients of docs/notes/hopper.md, "Score modifiers". */
 static double modified_score(const struct problem *problem) {
     const struct modifiers *m = &problem->modifiers;
-    return (m->softcap != 0 ? .057 : 0) + (m->alibi ? .06 : 0) + (m->dropped ? .115 : 0);
-}
-
-/* Waves of `tiles` tiles over `workers` CTAs, in the time of a tile where all CTAs have one. Time of a short
- * last wave: docs/notes/planning.md, "Short waves". */
-static double waves(double tiles, double workers, double multiprocessors) {
-    const double rest = fmod(tiles, workers), alone = sqrt(fmin(1, multiprocessors / workers));
-    return tiles / workers + (rest > 0 ? (1 - rest / workers) * alone : 0);
-}
-
-/* Parts of an average tile, at most. */
-static double parts_most(const struct trial *t) {
-    const double least = t->sums->tiles * (double)cost_part_keys(t);
-    return floor((t->sums->full_keys + t->sums->masked_keys) / least);
-}
-
-/* Items of `tiles` tiles, split for their length alone where combining has no known cost (schedule.h). */
-static double items_of(const struct trial *t, double tiles) {
-    const double wanted = floor(2 * t->target->multiprocessors / tiles) + 1;
-    const int whole = t->kernel->family->combine > 0 || !cuda_family_of(t->kernel)->waves;
-    return whole ? tiles : tiles * fmax(1, fmin(parts_most(t), wanted));
-}
-
-/* Parts of split tiles: one for each CTA, where lists have keys for so many. */
-static double split_items(const struct trial *t, double tiles, double workers) {
-    const double keys = (t->sums->full_keys + t->sums->masked_keys) * t->heads / t->tile_heads;
-    return fmin(workers, fmax(tiles, floor(keys / (double)cost_part_keys(t))));
-}
-
-/* Seconds until the last CTA ends, on a device that is never idle. Each CTA takes whole items; or long tiles
- * are split, and combined. */
-static double drained_seconds(const struct trial *t) {
-    const struct cuda_family *family = cuda_family_of(t->kernel);
-    const struct lists_sums *sums = t->sums;
-    const double workers = forward_workers(t->kernel, t->target, t->rows);
-    const double seconds = cost_lists(t), tiles = sums->tiles * t->heads / t->tile_heads;
-    if (workers <= 1 || tiles <= 0 || (!family->waves && tiles < workers))
-        return seconds;
-    const double items = items_of(t, tiles);
-    const double n =
-        family->waves ? waves(items, workers, t->target->multiprocessors) : ceil(items / workers);
-    const double whole = seconds / items * workers * n;
-    if (t->kernel->family->combine == 0 || sums->most_keys < 2 * (double)cost_part_keys(t))
-        return whole;
-    const double parts = split_items(t, tiles, workers);
-    return fmin(whole,
-                seconds / parts * workers * waves(parts, workers, t->target->multiprocessors) +
-                    t->kernel->family->combine + parts * cost_part(t));
+    return MODIFIED_SCORE * ((m->softcap != 0) + (m->alibi != 0)) +
+           DROPPED_SCORE * (m->dropped != 0);
 }
 
 /* Seconds that count masked keys twice: three consumers wait for the masks of each (docs/notes/planning.md). */
@@ -341,8 +314,8 @@ const struct family family_delta = {.refuses = delta_refuses, .seconds = cost_ro
     .refuses = forward_refuses, .seconds = answers, .modified = modified_score,                    \
     .workers = forward_workers, .prepare = &prepare_lists, .lists = LISTS_PACKED
 
-/* Hopper's: how heads are packed, and to how many rows. Its parts are written and read at 2 TB/s. */
-#define HOPPER_PARTS .part_keys = 512, .parts_rate = 2e12, .combine = 5e-6
+/* Hopper's: how heads are packed, and to how many rows. */
+#define HOPPER_PARTS .part_keys = 512, .parts_rate = PARTS_RATE, .combine = COMBINE
 #define HOPPER(answers, how, most)                                                                 \
     .family = {PACKED(answers), HOPPER_PARTS, .packing = how, .packed_rows = most, .weighed = 1},  \
     .granule = GRANULE_MAX, .groups = 1, .tma = 1, .waves = 1, .refuses = attention_sm90_refuses
@@ -400,6 +373,21 @@ const struct cuda_family family_small_m_16bit = {
     .step = gradient_step, .resident = gradient_resident
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
+/* Hopper's, which compute all sums of a pass, whatever is wanted: the forward's costs, for more products. */
+#define GRADIENT_SM90(its_products)                                                                \
+    {                                                                                              \
+        .family = {.refuses = gradient_refuses,                                                    \
+                   .seconds = drained_seconds,                                                     \
+                   .products = its_products,                                                       \
+                   .workers = forward_workers,                                                     \
+                   .prepare = &prepare_lists,                                                      \
+                   .lists = LISTS_PACKED,                                                          \
+                   .weighed = 1},                                                                  \
+        .granule = GRANULE_MAX, .granule_least = GRANULE_MAX, .groups = 1, .tma = 1,               \
+        .resident = gradient_sm90_resident, .refuses = gradient_sm90_refuses                       \
+    }
+const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4);
+const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3);
 
 static double sums_dims(const struct trial *trial) {
     return (double)trial->problem->d_qk;
@@ -426,7 +414,7 @@ const struct cuda_family family_column_sums = {.family = {.refuses = sums_refuse
                .packed_rows = most,                                                                \
                .part_keys = keys,                                                                  \
                .whole_shares = whole_shares,                                                       \
-               .combine = 4e-6,                                                                    \
+               .combine = COMBINE,                                                                 \
                __VA_ARGS__}
 #define DECODE_LOW(most) DECODE(most, DECODE_CHUNK, .weighed = 1)
 #define DECODE_HIGH(most) DECODE(most, SCHEDULE_CHUNK, .weighed = 0)

@@ -160,9 +160,9 @@ static int32_t items_threads(const struct fill_params *p) {
     return threads;
 }
 
-/* Thread blocks that read a mask: a warp takes 128 keys of a query tile, and more where tiles are many. */
+/* Thread blocks that read a mask: a warp takes keys of a query tile, and of more where tiles are many. */
 static int32_t mask_blocks(const struct fill_shape *s) {
-    const int64_t warps = s->batches * s->heads * s->tiles * chunks(s->n_kv, 128);
+    const int64_t warps = s->batches * s->heads * s->tiles * chunks(s->n_kv, FILL_MASK_KEYS);
     return (int32_t)min_i64(chunks(warps, FILL_MASK_WARPS), MASK_MOST_BLOCKS);
 }
 

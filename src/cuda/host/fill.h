@@ -10,6 +10,7 @@
 #define FILL_ROW_THREADS 512  /* threads for one block row, at most */
 #define FILL_THREADS 1024     /* threads of a block over places or items */
 #define FILL_MASK_WARPS 8     /* warps of a thread block that reads a mask */
+#define FILL_MASK_KEYS 256    /* keys of such a warp */
 #define FILL_TILE_THREADS 128 /* threads of a block over query tiles */
 
 /* Shared memory: two sums of up to 32 warps, the tally, the first fault, ends of rows and keys of the first

@@ -26,7 +26,6 @@ struct select_params {
     /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a warp, and scores
      * that find room. */
     int32_t span, resident;
-    int32_t words; /* select_stream: words of a row of bits */
 };
 
 #ifdef __cplusplus

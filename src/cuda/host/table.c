@@ -65,9 +65,8 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
                    costs, measured)                                                                \
     {                                                                                              \
         .name = "cuda_decode_" its_name, .stage = TESS_STAGE_ATTENTION,                            \
-        .family = &family_decode_##high.family,                                                    \
-        .cost = {DECODE_##costs(products), .launch = DECODE_LAUNCH}, .steps = measured,            \
-        .rows = decode_rows_##high,                                                                \
+        .family = &family_decode_##high.family, .cost = {DECODE_##costs(products, head)},          \
+        .steps = measured, .rows = decode_rows_##high,                                             \
         .shared = (const int64_t[]){bytes, bytes, bytes, bytes, bytes, bytes, bytes},              \
         .own = OF_WIDTHS(its_type, its_product, head, head_v, v_in_k), .unusable = cuda_unusable,  \
         .workspace = attention_workspace, .refuses_run = decode_refuses_run, .run = decode_run     \
@@ -80,10 +79,10 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define CUDA_DECODE_f32_bf16(name, ...)                                                            \
     DECODE_ROW(TESS_F32, TESS_BF16, "f32_bf16_" #name, 4, __VA_ARGS__)
 #define CUDA_DECODE(types, ...) CUDA_DECODE_##types(__VA_ARGS__),
-#define STAGED_ROW(takes, type_name, stem, variant, its_stage, costs, launches)                    \
+#define STAGED_ROW(takes, type_name, stem, variant, its_stage, costs)                              \
     {                                                                                              \
         .name = "cuda_" #stem "_" type_name "_" #variant, .stage = TESS_STAGE_##its_stage,         \
-        .family = &family_staged, .cost = {STAGED_##costs(launches)},                              \
+        .family = &family_staged, .cost = {STAGED_##costs},                                        \
         .own =                                                                                     \
             &(const struct staged_kernel){.type = takes, .refuses = stem##_##variant##_refuses},   \
         .unusable = cuda_unusable, .workspace = staged_workspace, .run = staged_run                \
@@ -99,15 +98,18 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define TYPE_OF_bf16 TESS_BF16
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
-#define GRADIENT_f32 family_gradient_f32
-#define GRADIENT_f16 family_gradient_16bit
-#define GRADIENT_bf16 family_gradient_16bit
-#define CUDA_BACKWARD(its_type, its_name, pass, head, heights, bytes)                              \
+#define GRADIENT_FAMILY_sm90(pass) family_gradient_sm90_##pass
+#define GRADIENT_FAMILY_16bit(pass) family_gradient_16bit
+#define GRADIENT_FAMILY_f32(pass) family_gradient_f32
+#define GRADIENT_COSTS_sm90(its_type, its_name) .steps = costs_bf16_##its_name
+#define GRADIENT_COSTS_16bit(its_type, its_name)                                                   \
+    .cost = {GRADIENT_COST_##its_type, .item = GRADIENT_ITEM, .launch = LAUNCH}
+#define GRADIENT_COSTS_f32 GRADIENT_COSTS_16bit
+#define CUDA_BACKWARD(its_type, its_name, pass, its_family, head, heights, bytes)                  \
     {.name = "cuda_gradient_" #pass "_" #its_type "_" #its_name,                                   \
      .stage = STAGE_##pass,                                                                        \
-     .family = &GRADIENT_##its_type.family,                                                        \
-     .cost = {GRADIENT_COST_##its_type(its_name), .item = GRADIENT_ITEM,                           \
-              .launch = GRADIENT_LAUNCH},                                                          \
+     .family = &GRADIENT_FAMILY_##its_family(pass).family,                                         \
+     GRADIENT_COSTS_##its_family(its_type, its_name),                                              \
      .rows = (const int32_t[]){LIST heights, 0},                                                   \
      .shared = (const int64_t[]){LIST bytes},                                                      \
      .own = OF_WIDTHS(TYPE_OF_##its_type, TYPE_OF_##its_type, head, head, 0),                      \

@@ -12,9 +12,9 @@
 /* The largest size is taken that adds at most one place in this many to the listed keys. */
 #define GRANULE_SLACK 32
 
-/* The granule size for these lists, `size` at most. Places that a run of n keys adds follow from n modulo
+/* The granule size for these lists, from `least` to `size`. Places that a run of n keys adds follow from n modulo
  * the largest size, so one look at every run is enough. */
-static int32_t size_choose(const struct lists *lists, int32_t size) {
+static int32_t size_choose(const struct lists *lists, int32_t size, int32_t least) {
     const int64_t keys = lists->full_keys + lists->masked_keys;
     int64_t runs[GRANULE_MAX] = {0};
 #pragma omp parallel for reduction(+ : runs[:GRANULE_MAX]) \
@@ -25,7 +25,7 @@ static int32_t size_choose(const struct lists *lists, int32_t size) {
     if (threads_pay(1e-9 * (double)lists->n_masked))
     for (int64_t i = 0; i < lists->n_masked; i++)
         runs[lists->masked[i].count % GRANULE_MAX]++;
-    for (; size > 1; size /= 2) {
+    for (; size > least; size /= 2) {
         int64_t added = 0;
         for (int32_t n = 0; n < GRANULE_MAX; n++)
             added += runs[n] * ((size - n % size) % size);
@@ -159,6 +159,13 @@ static int64_t heads_together(const struct granule_rules *rules) {
     return rules->over_keys ? rules->heads_q / rules->heads_kv : rules->tile_heads;
 }
 
+/* Places of a head's list in the concatenation that parts cut, in granules. Mask groups begin at whole chunks. */
+static int64_t head_places(const struct granules *g, const struct granule_rules *rules,
+                           int64_t count) {
+    const int64_t chunk = rules->groups ? SCHEDULE_CHUNK / g->size : 1;
+    return (count + chunk - 1) / chunk * chunk;
+}
+
 /* Pieces of an item: one, or over keys one for each head of the group with granules, and one where no head
  * has any. Answers how many; `to` NULL: they are only counted. */
 static int64_t item_pieces(const struct granules *g, const struct lists *lists,
@@ -169,7 +176,7 @@ static int64_t item_pieces(const struct granules *g, const struct lists *lists,
     int64_t begin, end, all = 0, before = 0, n = 0;
     for (int64_t h = 0; h < heads; h++) {
         const int64_t T = rules->list_of[first + h] * lists->tiles + w->tile;
-        all += g->ptr[T + 1] - g->ptr[T];
+        all += head_places(g, rules, g->ptr[T + 1] - g->ptr[T]);
     }
     part_cut(all, g->size, w->part, w->parts, &begin, &end);
     for (int64_t h = 0; h < heads; h++) {
@@ -177,7 +184,7 @@ static int64_t item_pieces(const struct granules *g, const struct lists *lists,
         const int64_t count = g->ptr[T + 1] - g->ptr[T];
         const int64_t from = min_i64(max_i64(begin - before, 0), count);
         const int64_t until = max_i64(min_i64(end - before, count), from);
-        before += count;
+        before += head_places(g, rules, count);
         if (from == until && (n > 0 || h < heads - 1))
             continue;
         if (to) {
@@ -330,10 +337,11 @@ static int granules_build(struct granules *out, const struct lists *lists,
 tess_status granules_make(struct granules *out, const struct lists *lists,
                           const struct schedule *schedule, const struct granule_rules *rules,
                           tess_error *error) {
-    *out = (struct granules){.size = size_choose(lists, rules->size),
-                             .tiles = lists->n_lists * lists->tiles,
-                             .n_combines = schedule->n_combines * rules->tile_heads,
-                             .workers = rules->workers};
+    *out = (struct granules){
+        .size = size_choose(lists, rules->size, rules->least > 1 ? rules->least : 1),
+        .tiles = lists->n_lists * lists->tiles,
+        .n_combines = schedule->n_combines * rules->tile_heads,
+        .workers = rules->workers};
     if (granules_build(out, lists, schedule, rules))
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory while cutting %lld query tiles into granules",

@@ -100,6 +100,7 @@ struct granule_rules {
     int over_keys;            /* lists are those of the transposed pattern: items name K/V heads */
     int32_t workers;          /* 1: all stand in the order of the schedule */
     int32_t size;             /* keys of a granule at most, a power of two, GRANULE_MAX at most */
+    int32_t least;            /* and at least, whatever the lists; 0: 1 */
     int groups;               /* 1: with mask groups and mask_bits, which replace masks */
     struct granule_step step; /* without groups: masked granules are ordered as in balance.h */
 };

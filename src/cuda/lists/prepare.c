@@ -33,6 +33,7 @@ static tess_status prepared_make(struct prepared **out, const struct kernel_args
                                         .workers =
                                             family->family.workers(kernel, args->target, rows),
                                         .size = family->granule,
+                                        .least = family->granule_least,
                                         .groups = family->groups,
                                         .step = family->step ? family->step(kernel, rows) : none};
     struct prepared *prepared = calloc(1, sizeof *prepared);

@@ -31,9 +31,10 @@ enum tensor_maps { MAPS_UNUSED, MAPS_OR_DECODE, MAPS_ALONE };
 /* A family of fused kernels: what the plan asks, and what CUDA has to know. */
 struct cuda_family {
     struct family family;
-    int32_t granule; /* keys of a granule at most */
-    int groups;      /* 1: reads mask groups (mask_groups.h), not masks */
-    int tma;         /* 1: copies granules of GRANULE_TMA keys and more by TMA */
+    int32_t granule;       /* keys of a granule at most */
+    int32_t granule_least; /* and at least, whatever the lists */
+    int groups;            /* 1: reads mask groups (mask_groups.h), not masks */
+    int tma;               /* 1: copies granules of GRANULE_TMA keys and more by TMA */
     int waves; /* a last wave of few CTAs takes less than others (docs/notes/planning.md, "Short waves") */
     int32_t cluster; /* CTAs that share an item, where several do */
     /* Without groups: steps of a kernel for tiles of `rows` rows, which granules are ordered for. NULL:

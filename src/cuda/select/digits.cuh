@@ -61,11 +61,10 @@ template <class M> DEVICE M digit_total(const M *group, int digits) {
     return warp_total((g < digits / 32 ? group[g] : 0) + (g + 1 < digits / 32 ? group[g + 1] : 0));
 }
 
-/* The digit, -1: none; what is left of the target in it; whether that is all of its mass. */
+/* The digit, -1: none; what is left of the target in it, and its mass. */
 template <class M> struct digit_found {
     int digit;
-    M left;
-    bool all;
+    M left, mass;
 };
 
 template <class M>
@@ -75,7 +74,7 @@ DEVICE digit_found<M> digit_find(M *mass, const M *group, int digits, M target, 
     M up = warp_inclusive(own), before = up - own;
     unsigned hit = __ballot_sync(WARP_ALL, before < target && up >= target);
     if (!hit)
-        return {-1, 0, false};
+        return {-1, 0, 0};
     const bool first = before + high >= target;
     const int g = __shfl_sync(WARP_ALL, top - !first, __ffs((int)hit) - 1);
     before = __shfl_sync(WARP_ALL, first ? before : before + high, __ffs((int)hit) - 1);
@@ -84,7 +83,7 @@ DEVICE digit_found<M> digit_find(M *mass, const M *group, int digits, M target, 
     hit = __ballot_sync(WARP_ALL, up - mine < target && up >= target);
     const int at = __ffs((int)hit) - 1;
     return {g * 32 + 31 - at, target - __shfl_sync(WARP_ALL, up - mine, at),
-            __shfl_sync(WARP_ALL, up, at) == target};
+            __shfl_sync(WARP_ALL, mine, at)};
 }
 
 #endif

@@ -7,13 +7,13 @@
 
 #include "select/team.cuh"
 
-/* Threads that a CTA has at most: registers of a multiprocessor, up to 102 of a thread with many scores. */
-template <int KEYS> static constexpr int HELD_THREADS = KEYS <= 16 ? 1024 : KEYS <= 32 ? 768 : 640;
+/* Threads that a CTA has at most: registers of a multiprocessor, up to 80 of a thread with many scores. */
+template <int KEYS> static constexpr int HELD_THREADS = KEYS <= 16 ? 1024 : 768;
 
 template <class S, int KEYS>
 static __global__ void __launch_bounds__(HELD_THREADS<KEYS>)
     select_held(const __grid_constant__ struct select_params p) {
-    extern __shared__ uint4 select_memory[]; /* slots; then what is written */
+    extern __shared__ uint4 select_memory[]; /* slots */
     __shared__ team_shared shared;
     __shared__ uint32_t chosen[2][TEAM_WARPS]; /* columns above the cut, and equal to it */
     const int warp = (int)threadIdx.x / 32;
@@ -28,18 +28,16 @@ static __global__ void __launch_bounds__(HELD_THREADS<KEYS>)
         int32_t target;
         if (!registers_known(p, at.row, &target, &cut))
             cut = team_cut<S>(p, at, t, x, first, target);
-        registers_words<KEYS> words;
-        registers_compare(&words, x, at, first, cut);
+        const int2 own = registers_chosen(x, at, first, cut);
         if (warp_lane() == 0)
-            chosen[0][warp] = (uint32_t)words.above, chosen[1][warp] = (uint32_t)words.equal;
+            chosen[0][warp] = (uint32_t)own.x, chosen[1][warp] = (uint32_t)own.y;
         __syncthreads();
         const bool counts = warp_lane() < t.warps;
         int32_t sum[2];
         int32_t above = warp_before(counts ? (int32_t)chosen[0][warp_lane()] : 0, &sum[0]);
         int32_t equal = warp_before(counts ? (int32_t)chosen[1][warp_lane()] : 0, &sum[1]);
         above = __shfl_sync(WARP_ALL, above, warp), equal = __shfl_sync(WARP_ALL, equal, warp);
-        registers_write(p, at, words, first, cut.ties, above, equal,
-                        reinterpret_cast<uint16_t *>(t.slots));
+        registers_write(p, at, x, first, cut, make_int2(above, equal), own.x);
         select_close(p, at, sum[0] + min(sum[1], cut.ties), (int32_t)threadIdx.x,
                      (int32_t)blockDim.x);
         __syncthreads(); /* all have read the sums */

@@ -13,9 +13,8 @@
     (1                                                                                             \
      << 13) /* columns up to which few rows are sought by digits, many by half the scores a lane */
 #define SELECT_HELD_SHARED (66 * 1024) /* bytes: a slot for each of them, of whole warps */
-#define SELECT_ROWS_MOST (1 << 17)     /* columns up to which few rows are sought by digits */
-#define SELECT_STREAM_MOST (1 << 18)   /* columns whose bits find room */
-#define STREAM_FEW_WARPS 8             /* a CTA's beside others, where scores have 32 bits */
+#define STREAM_LEAST_SHARE 24          /* one in so many columns is listed however few are chosen */
+#define STREAM_MORE 1024               /* columns listed beyond a fourth more than are chosen */
 #define STREAM_CLUSTER_STEPS 8         /* a CTA's of a cluster, at least */
 #define SELECT_MOST_GRID (1 << 20)     /* clusters */
 
@@ -80,39 +79,46 @@ static cudaError_t select_launch_rows(const struct select_params *given,
     return cudaLaunchKernelExC(&config, (const void *)select_rows<S, M>, arguments);
 }
 
-/* Few rows get clusters of CTAs of many warps, many rows as many CTAs as there is room for. */
+/* Few rows get clusters of CTAs of many warps, many rows as many CTAs as there is room for. What lists more than finds
+ * room is taken by digits. */
 template <class S>
 static cudaError_t select_launch_stream(const struct select_params *given,
                                         const select_device &device, cudaStream_t stream) {
     const void *const kernel = (const void *)select_stream<S>;
     struct select_params p = *given;
-    const int64_t steps = (p.shape.n + STREAM_STEP - 1) / STREAM_STEP;
+    const int64_t steps = (p.shape.n + STREAM_STEP<S> - 1) / STREAM_STEP<S>;
+    const int64_t k = p.row_k || p.shape.mode != TESS_SELECT_EXACT ? p.shape.capacity : p.shape.k;
+    const int64_t listed = fill_most(k + k / 4, p.shape.n / STREAM_LEAST_SHARE) + STREAM_MORE;
+    const bool many = p.all > device.multiprocessors;
     int64_t cluster = fill_least(device.multiprocessors / p.all, steps / STREAM_CLUSTER_STEPS);
     cluster = device.architecture < 90 ? 1 : fill_least(fill_most(cluster, 1), CLUSTER_MAX);
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config;
     cudaError_t code = launch_shared<SELECT_MOST_SHARED>(kernel);
     int held = 0;
-    for (; !code; cluster--) {
-        const int64_t columns = p.shape.n / cluster;
-        const bool many = p.all > device.multiprocessors || columns > SELECT_STREAM_MOST / 2;
-        const int warps = many && sizeof(S) == 4 ? STREAM_FEW_WARPS : STREAM_WARPS;
-        const int64_t all = warps * cluster;
-        p.span = (int32_t)((steps + all - 1) / all), p.words = p.span * warps * 32;
-        const int64_t fixed =
-            stream_fixed(warps) + warps * STREAM_RING<S> + 4 * stream_words(p.words);
-        const int64_t room = (SELECT_MOST_SHARED - fixed) / (int64_t)sizeof(S);
-        if (columns > SELECT_STREAM_MOST || room < 0)
+    for (int ctas = many ? 2 : 1; !code;) {
+        const int warps = STREAM_WARPS / ctas;
+        const int64_t bytes = SELECT_MOST_SHARED / ctas, all = warps * cluster;
+        p.span = (int32_t)((steps + all - 1) / all);
+        const int64_t fixed = (int64_t)sizeof(stream_shared) +
+                              warps * (STREAM_AHEAD * STREAM_BYTES + 4 * (int64_t)p.span);
+        p.resident = (int32_t)((bytes - fixed) / (int64_t)sizeof(stream_entry<S>));
+        if (p.resident * cluster < listed && ctas == 1)
             return select_launch_rows<S, uint32_t>(given, device, stream);
-        p.resident = (int32_t)fill_least(room, p.words * 32 / (p.shape.n > 1 << 15 ? 14 : 8));
-        const size_t bytes = (size_t)(fixed + p.resident * (int64_t)sizeof(S));
-        config = cluster_config(&attribute, cluster, (int)cluster, 32 * warps, bytes, stream);
+        if (p.resident * cluster < listed) {
+            ctas = 1;
+            continue;
+        }
+        config =
+            cluster_config(&attribute, cluster, (int)cluster, 32 * warps, (size_t)bytes, stream);
         if (cluster == 1)
-            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, 32 * warps, bytes);
+            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, 32 * warps,
+                                                                 (size_t)bytes);
         else
             code = cudaOccupancyMaxActiveClusters(&held, kernel, &config);
         if (cluster == 1 || held >= p.all) /* all rows are under way at once */
             break;
+        cluster--;
     }
     if (code)
         return code;
@@ -152,6 +158,8 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
     const bool many = p->all >= 2 * device.multiprocessors;
     if (p->shape.mode == TESS_SELECT_TOP_P)
         return select_launch_rows<S, unsigned long long>(p, device, stream);
+    if (p->shape.n > SELECT_HELD_MOST && p->whole)
+        return select_launch_stream<S>(p, device, stream);
     if (p->keep) /* bits that keep columns: their number is not known before */
         return select_launch_rows<S, uint32_t>(p, device, stream);
     if (p->shape.n <= SHORT_MOST)
@@ -159,10 +167,6 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
     if (p->shape.n <= SELECT_HELD_MOST && (many || p->shape.n > SELECT_HELD_FEW))
         return p->shape.n <= SELECT_HELD_FEW ? select_launch_held<S, 16>(p, stream)
                                              : select_launch_held<S, 32>(p, stream);
-    if (p->shape.n <= SELECT_HELD_MOST)
-        return select_launch_rows<S, uint32_t>(p, device, stream);
-    if (p->whole && (p->shape.n > SELECT_ROWS_MOST || p->all > device.multiprocessors))
-        return select_launch_stream<S>(p, device, stream);
     return select_launch_rows<S, uint32_t>(p, device, stream);
 }
 

@@ -49,10 +49,15 @@ DEVICE void registers_load(float (&x)[KEYS], const struct select_params &p, cons
                            int32_t first) {
     const int32_t column = first + warp_lane();
     const S *const from = static_cast<const S *>(at.scores) + column;
+    if (first + 32 * KEYS <= at.row.end)
 #pragma unroll
-    for (int j = 0; j < KEYS; j++)
-        x[j] =
-            32 * j < at.row.end - column ? registers_score(from[32 * j], p.type == TESS_F16) : NAN;
+        for (int j = 0; j < KEYS; j++)
+            x[j] = registers_score(from[32 * j], p.type == TESS_F16);
+    else
+#pragma unroll
+        for (int j = 0; j < KEYS; j++)
+            x[j] = 32 * j < at.row.end - column ? registers_score(from[32 * j], p.type == TESS_F16)
+                                                : NAN;
     if (first >= at.row.kept && first + 32 * KEYS <= at.row.tail)
         return;
 #pragma unroll
@@ -89,18 +94,6 @@ DEVICE float registers_sort(float x) {
 /* About the root of x, which is no more than a guess needs. */
 DEVICE float registers_root(float x) {
     return x * rsqrtf(x + 1e-12f);
-}
-
-/* Places of a sorted sample around that of a cut: `deviations` of its rank where so many samples are joined. */
-struct registers_places {
-    int32_t below, above;
-};
-DEVICE registers_places registers_around(float share, float deviations, int samples) {
-    const float middle = 33 * share - 1;
-    const float apart =
-        deviations * registers_root(__fdividef(32 * share * (1 - share), (float)samples)) + 0.5f;
-    return {min(max((int32_t)ceilf(middle + apart), 0), 31),
-            min(max((int32_t)floorf(middle - apart), 0), 31)};
 }
 
 /* The lowest and the highest key of a lane's numbers. */
@@ -153,54 +146,72 @@ DEVICE uint32_t registers_kept(const struct select_row &row, int32_t first) {
     return below(row.kept) | (below(row.end) & ~below(row.tail));
 }
 
-/* Bits of a warp's columns: lane l has word 32 i + l, above the cut and equal to it; how many they are. */
-template <int KEYS> struct registers_words {
-    static constexpr int GROUPS = (KEYS + 31) / 32;
-    uint32_t more[GROUPS], same[GROUPS];
-    int32_t above, equal;
-};
-
-template <int KEYS>
-DEVICE void registers_compare(registers_words<KEYS> *w, const float (&x)[KEYS], const select_at &at,
-                              int32_t first, registers_cut cut) {
-    const int lane = warp_lane();
-#pragma unroll
-    for (int i = 0; i < w->GROUPS; i++)
-        w->more[i] = w->same[i] = 0;
-#pragma unroll
-    for (int j = 0; j < KEYS; j++) {
-        const uint32_t word = __ballot_sync(WARP_ALL, x[j] >= cut.above);
-        w->more[j / 32] = lane == j % 32 ? word : w->more[j / 32];
-    }
-    if (cut.ties)
-#pragma unroll
-        for (int j = 0; j < KEYS; j++) {
-            const uint32_t word = __ballot_sync(WARP_ALL, x[j] >= cut.least);
-            w->same[j / 32] = lane == j % 32 ? word : w->same[j / 32];
-        }
-    int32_t above = 0, equal = 0;
-#pragma unroll
-    for (int i = 0; i < w->GROUPS; i++) {
-        w->same[i] &= ~w->more[i];
-        if (32 * i + lane < KEYS && at.row.kept + at.row.end - at.row.tail > 0)
-            w->more[i] |= registers_kept(at.row, first + 32 * (32 * i + lane));
-        above += __popc(w->more[i]), equal += __popc(w->same[i]);
-    }
-    w->above = __reduce_add_sync(WARP_ALL, above);
-    w->equal = cut.ties ? __reduce_add_sync(WARP_ALL, equal) : 0;
+/* Whether some of a warp's columns are kept. */
+template <int KEYS> DEVICE bool registers_keep(const struct select_row &row, int32_t first) {
+    return first < row.kept || first + 32 * KEYS > row.tail;
 }
 
-/* Writes a warp's columns; above, equal: columns of the row before them. */
+/* How many of a warp's columns are above the cut, and equal to it. */
+template <int KEYS>
+DEVICE int2 registers_chosen(const float (&x)[KEYS], const select_at &at, int32_t first,
+                             registers_cut cut) {
+    const int32_t column = first + 32 * warp_lane();
+    uint32_t above = 0, least = 0;
+    registers_count(&above, x, cut.above, 1);
+    if (cut.ties)
+        registers_count(&least, x, cut.least, 1);
+    const int32_t equal = cut.ties ? (int32_t)(least - above) : 0;
+    if (registers_keep<KEYS>(at.row, first) && warp_lane() < KEYS)
+        above += (uint32_t)__popc(registers_kept(at.row, column));
+    return make_int2(__reduce_add_sync(WARP_ALL, (int32_t)above),
+                     cut.ties ? __reduce_add_sync(WARP_ALL, equal) : 0);
+}
+
+/* Writes a warp's columns; before: columns of the row before them, above the cut and equal to it. PLAIN: none is kept, there
+ * are no ties, all find room, and no bits are asked for. */
+template <bool PLAIN, int KEYS>
+DEVICE void registers_put(const struct select_params &p, const select_at &at,
+                          const float (&x)[KEYS], int32_t first, registers_cut cut, int2 before) {
+    const int lane = warp_lane();
+    const uint32_t own = 1u << lane, lower = own - 1;
+    const int32_t capacity = (int32_t)p.shape.capacity, listed = p.indices ? capacity : 0;
+    int32_t *const indices = p.indices + at.number * capacity;
+    uint32_t *const bits = reinterpret_cast<uint32_t *>(p.bits + at.number * p.shape.words);
+    int32_t ties = before.y, chosen = before.x + min(ties, cut.ties);
+    uint32_t words = 0;
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        bool more = x[j] >= cut.above;
+        uint32_t word = __ballot_sync(WARP_ALL, more);
+        if (!PLAIN) {
+            const uint32_t equal = __ballot_sync(WARP_ALL, x[j] >= cut.least) & ~word;
+            more |= (equal & own) && ties + __popc(equal & lower) < cut.ties;
+            ties += __popc(equal);
+            more |= registers_kept(at.row, first + 32 * j) & own;
+            word = __ballot_sync(WARP_ALL, more);
+        }
+        const int32_t to = chosen + __popc(word & lower);
+        if (more && (PLAIN || to < listed))
+            indices[to] = first + 32 * j + lane;
+        chosen += __popc(word);
+        if (!PLAIN && p.bits) {
+            const uint32_t fits = __ballot_sync(WARP_ALL, to < capacity);
+            words = lane == j % 32 ? word & fits : words;
+            const int32_t place = first / 32 + j / 32 * 32 + lane;
+            if ((j % 32 == 31 || j + 1 == KEYS) && lane <= j % 32 && place < 2 * p.shape.words)
+                bits[place] = words;
+        }
+    }
+}
 template <int KEYS>
 DEVICE void registers_write(const struct select_params &p, const select_at &at,
-                            const registers_words<KEYS> &w, int32_t first, int32_t ties,
-                            int32_t above, int32_t equal, uint16_t *stage) {
-    select_progress done = {above + min(equal, ties), equal};
-#pragma unroll 1
-    for (int i = 0; i < w.GROUPS; i++)
-        select_write<uint32_t>(p, at, &done, ties, first + 32 * (32 * i + warp_lane()),
-                               i ? w.more[w.GROUPS - 1] : w.more[0],
-                               i ? w.same[w.GROUPS - 1] : w.same[0], stage, KEYS - 32 * i);
+                            const float (&x)[KEYS], int32_t first, registers_cut cut, int2 before,
+                            int32_t own) {
+    const bool fits = before.x + own <= p.shape.capacity;
+    if (p.indices && !p.bits && !cut.ties && fits && !registers_keep<KEYS>(at.row, first))
+        registers_put<true>(p, at, x, first, cut, before);
+    else
+        registers_put<false>(p, at, x, first, cut, before);
 }
 
 #endif

@@ -35,8 +35,9 @@ template <class S, class M> struct select_warp {
     const struct select_params &p;
     const select_at &at;
     select_shared<M> *shared;
-    uint4 *keys;        /* resident ones of this lane */
-    int32_t first, end; /* columns of this warp; those of the row */
+    uint4 *keys;            /* resident ones of this lane */
+    int32_t first, end;     /* columns of this warp; those of the row */
+    int32_t span, resident; /* chunks of a warp, and those that stay in shared memory */
 
     static constexpr int BITS = 8 * (int)sizeof(S);
     static constexpr int WORDS = (int)sizeof(S) / 2; /* words of 16 bytes of a lane and chunk */
@@ -47,7 +48,7 @@ template <class S, class M> struct select_warp {
         return first + i * SELECT_CHUNK + warp_lane() * SELECT_LANE;
     }
     __device__ __forceinline__ int chunks() const {
-        return min(p.span, (end - first + SELECT_CHUNK - 1) / SELECT_CHUNK);
+        return min(span, (end - first + SELECT_CHUNK - 1) / SELECT_CHUNK);
     }
     __device__ __forceinline__ uint4 *held(int i) const {
         return keys + i * 32 * WORDS;
@@ -68,14 +69,14 @@ template <class S, class M> struct select_warp {
         select_keys_make(x, p.type == TESS_F16);
         if (!WEIGHS)
             keep(x, i);
-        if (i < p.resident)
+        if (i < resident)
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
                 held(i)[32 * w] = x->word[w];
     }
     /* Keys of the lane's columns of chunk i; AGAIN: they have been read before. */
     template <bool AGAIN> __device__ __forceinline__ void read(select_piece<S> *x, int i) const {
-        if (AGAIN && i < p.resident) {
+        if (AGAIN && i < resident) {
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
                 x->word[w] = held(i)[32 * w];
@@ -145,7 +146,7 @@ template <class S, class M> struct select_warp {
     __device__ __forceinline__ void compare(uint32_t *above, uint32_t *equal, int i, select_cut cut,
                                             bool again) const {
         uint32_t *bits = &held(i)->x, more = 0, same = 0;
-        if (!FIRST && i < p.resident) {
+        if (!FIRST && i < resident) {
             *above = *bits & 0xff, *equal = *bits >> 8;
             return;
         }
@@ -164,7 +165,7 @@ template <class S, class M> struct select_warp {
             for (int c = 0; c < SELECT_LANE; c++)
                 same |= x.get(c) == cut.key ? 1u << c : 0;
         *above = more, *equal = same;
-        if (FIRST && i < p.resident)
+        if (FIRST && i < resident)
             *bits = more | same << 8;
     }
 };
@@ -227,7 +228,7 @@ template <class S, class M> DEVICE select_cut select_cut_find(const select_warp<
             return {low - 1, 0}; /* no more can be chosen */
         key |= (uint32_t)found.digit << shift;
         target = found.left;
-        if (found.all && !w.WEIGHS) /* all keys from this one on */
+        if (found.left == found.mass && !w.WEIGHS) /* all keys from this one on */
             return {key - 1, 0};
     }
     if (!w.WEIGHS)
@@ -239,21 +240,12 @@ template <class S, class M> DEVICE select_cut select_cut_find(const select_warp<
     return {key, (int32_t)((target + weight - 1) / weight)};
 }
 
-/* Columns above the cut and equal to it before this warp, and of the whole row. */
-template <class S, class M>
-DEVICE void select_count(const select_warp<S, M> &w, select_cut cut, int2 *before, int2 *sum) {
-    select_shared<M> *s = w.shared;
-    const int warp = threadIdx.x / 32, warps = blockDim.x / 32, n = w.chunks();
-    int more = 0, same = 0;
-    const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
-    for (int i = 0; i < n; i++) {
-        uint32_t above, equal;
-        w.template compare<true>(&above, &equal, i, cut, again);
-        more += __popc(above), same += __popc(equal);
-    }
-    more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
+/* Sums of two counts of each warp: before this warp, and of the whole row. `own` are the warp's, of any lane. */
+template <class M>
+DEVICE void select_before(select_shared<M> *s, int2 own, int2 *before, int2 *sum) {
+    const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
     if (warp_lane() == 0)
-        s->counts[warp] = make_int2(more, same);
+        s->counts[warp] = own;
     __syncthreads();
     select_cluster_wait();
     if (warp == 0) {
@@ -274,19 +266,36 @@ DEVICE void select_count(const select_warp<S, M> &w, select_cut cut, int2 *befor
     *before = s->before[warp], *sum = s->sum;
 }
 
+/* Columns above the cut and equal to it before this warp, and of the whole row. */
+template <class S, class M>
+DEVICE void select_count(const select_warp<S, M> &w, select_cut cut, int2 *before, int2 *sum) {
+    const int n = w.chunks();
+    int more = 0, same = 0;
+    const bool again = w.p.shape.mode != TESS_SELECT_THRESHOLD;
+    for (int i = 0; i < n; i++) {
+        uint32_t above, equal;
+        w.template compare<true>(&above, &equal, i, cut, again);
+        more += __popc(above), same += __popc(equal);
+    }
+    more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
+    select_before(w.shared, make_int2(more, same), before, sum);
+}
+
 template <class S, class M>
 DEVICE void select_row_choose(const struct select_params &p, const select_at &at,
-                              select_shared<M> *s) {
+                              select_shared<M> *s, int32_t span, int32_t kept) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int64_t chunk = (int64_t)(cluster_rank() * warps + warp) * p.span;
+    const int64_t chunk = (int64_t)(cluster_rank() * warps + warp) * span;
     uint4 *resident = reinterpret_cast<uint4 *>(s + 1);
     const select_warp<S, M> w = {p,
                                  at,
                                  s,
-                                 resident + (size_t)warp * p.resident * 32 * (sizeof(S) / 2) +
+                                 resident + (size_t)warp * kept * 32 * (sizeof(S) / 2) +
                                      warp_lane(),
                                  (int32_t)(chunk * SELECT_CHUNK),
-                                 max(at.row.end, 0)};
+                                 max(at.row.end, 0),
+                                 span,
+                                 kept};
     for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
         s->mass[0][i] = 0;
     if (threadIdx.x == 0)
@@ -296,7 +305,7 @@ DEVICE void select_row_choose(const struct select_params &p, const select_at &at
     int2 before, sum;
     select_count(w, cut, &before, &sum);
     select_progress done = {before.x + min(before.y, cut.ties), before.y};
-    const int n = p.bits ? p.span : w.chunks();
+    const int n = p.bits ? span : w.chunks();
     for (int i = 0; i < n; i++) {
         uint32_t above = 0, equal = 0;
         if (i < w.chunks())
@@ -317,7 +326,8 @@ static __global__ void __launch_bounds__(32 * SELECT_WARPS, 1)
     const int clusters = gridDim.x / cluster_size();
     for (int64_t number = blockIdx.x / cluster_size(); number < p.all; number += clusters)
         select_row_choose<S, M>(p, select_at_of(p, number, sizeof(S)),
-                                reinterpret_cast<select_shared<M> *>(select_memory));
+                                reinterpret_cast<select_shared<M> *>(select_memory), p.span,
+                                p.resident);
 }
 
 #endif

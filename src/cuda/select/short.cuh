@@ -12,7 +12,7 @@ template <class S, int KEYS>
 static __global__ void __launch_bounds__(32 * SHORT_WARPS)
     select_short(const __grid_constant__ struct select_params p) {
     __shared__ team_shared shared[SHORT_WARPS];
-    __shared__ float slots[SHORT_WARPS][32 * KEYS]; /* then what is written */
+    __shared__ float slots[SHORT_WARPS][32 * KEYS];
     const int warp = (int)threadIdx.x / 32;
     const team t = {0, 1, &shared[warp], slots[warp]};
     const int64_t step = (int64_t)gridDim.x * SHORT_WARPS;
@@ -25,10 +25,9 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS)
         int32_t target;
         if (!registers_known(p, at.row, &target, &cut))
             cut = team_cut<S>(p, at, t, x, 0, target);
-        registers_words<KEYS> words;
-        registers_compare(&words, x, at, 0, cut);
-        registers_write(p, at, words, 0, cut.ties, 0, 0, reinterpret_cast<uint16_t *>(t.slots));
-        select_close(p, at, words.above + min(words.equal, cut.ties), warp_lane(), 32);
+        const int2 sum = registers_chosen(x, at, 0, cut);
+        registers_write(p, at, x, 0, cut, make_int2(0, 0), sum.x);
+        select_close(p, at, sum.x + min(sum.y, cut.ties), warp_lane(), 32);
         __syncwarp();
     }
 }

@@ -14,6 +14,7 @@
 #define TESSERA_CUDA_SELECT_TEAM_CUH
 
 #include "select/registers.cuh"
+#include "select/sample.cuh"
 
 #define TEAM_WARPS 32
 #define TEAM_BINS 256 /* 8 of a lane */
@@ -21,7 +22,7 @@
 
 struct alignas(16) team_shared {
     uint32_t bins[TEAM_BINS];
-    uint32_t below[TEAM_WARPS], above[TEAM_WARPS]; /* keys of the sample, in 2^5 */
+    float below[TEAM_WARPS], above[TEAM_WARPS], most[TEAM_WARPS]; /* scores of the sample */
     uint32_t counts[2][TEAM_WARPS];
     float left[32]; /* scores of a bin */
     uint32_t found;
@@ -118,28 +119,36 @@ DEVICE int team_bin(const team_range &range, float x) {
     return (int)fminf((x - range.low) * range.scale, TEAM_BINS - 1.0f);
 }
 
+/* A warp's score at a place of its sorted sample. */
+DEVICE float team_at(float sorted, const sample_place &place) {
+    const float x = fminf(fmaxf(sorted, -SAMPLE_MOST), SAMPLE_MOST);
+    return sample_between(__shfl_sync(WARP_ALL, x, place.first),
+                          __shfl_sync(WARP_ALL, x, place.first + 1), place.part);
+}
+
 /* A sample's range, which most likely has the cut. */
 template <class S>
 DEVICE team_range team_sample(const struct select_params &p, const select_at &at, const team &t,
                               int32_t first, int32_t columns, int32_t target) {
-    const uint32_t apart = registers_apart<S>(p.type == TESS_F16);
+    const int lane = warp_lane();
     const int32_t all = at.row.tail - at.row.kept;
     const int32_t begin = max(first, at.row.kept), end = min(first + columns, at.row.tail);
     const float sorted = registers_sort(registers_sample<S>(
         p, at, end > begin ? begin : at.row.kept, end > begin ? end - begin : all));
-    const registers_places around =
-        registers_around(__fdividef((float)target, (float)all), 3.0f, t.warps);
-    const uint32_t below = registers_key(__shfl_sync(WARP_ALL, sorted, around.below));
-    const uint32_t above = registers_key(__shfl_sync(WARP_ALL, sorted, around.above));
-    if (warp_lane() == 0)
-        t.shared->below[t.warp] = below >> 5, t.shared->above[t.warp] = above >> 5;
+    const sample_places around = sample_around(__fdividef((float)target, (float)all), t.warps);
+    const float below = team_at(sorted, around.low), above = team_at(sorted, around.high);
+    if (lane == 0)
+        t.shared->below[t.warp] = below, t.shared->above[t.warp] = above,
+        t.shared->most[t.warp] = sorted;
     team_wait(t);
-    const float mean = __fdividef(32.0f, (float)t.warps);
-    team_keys keys = {(uint32_t)((float)team_sum(t, t.shared->below) * mean),
-                      (uint32_t)((float)team_sum(t, t.shared->above) * mean)};
-    keys.low = max(keys.low & ~(apart - 1), REGISTERS_LOW);
-    keys.high = min(max(keys.high, keys.low + apart), registers_key(INFINITY));
-    const float low = registers_number(keys.low), high = registers_number(keys.high);
+    float low = sample_mean(t.shared->below[lane], t.warps, 1);
+    float high = sample_mean(t.shared->above[lane], t.warps, 1);
+    if (around.high.none)
+        high = warp_max(lane < t.warps ? t.shared->most[lane] : -INFINITY);
+    if (around.low.none)
+        low = -FLT_MAX;
+    high =
+        fmaxf(high, registers_number(registers_key(low) + registers_apart<S>(p.type == TESS_F16)));
     return {low, high, __fdividef((float)TEAM_BINS, high - low)};
 }
 
@@ -183,13 +192,15 @@ DEVICE registers_cut team_cut(const struct select_params &p, const select_at &at
     const team_range range = team_sample<S>(p, at, t, first, 32 * KEYS, target);
     float *const begin = t.slots + lane, *end = begin;
     uint32_t above = 0;
-    registers_count(&above, x, range.high, 1);
 #pragma unroll
-    for (int j = 0; j < KEYS; j++)
-        if (x[j] >= range.low && x[j] < range.high) {
+    for (int j = 0; j < KEYS; j++) {
+        const bool more = x[j] >= range.high;
+        above += more;
+        if (!more && x[j] >= range.low) {
             *end = x[j];
             end += 32;
         }
+    }
     for (const float *at_slot = begin; at_slot < end; at_slot += 32)
         atomicAdd(&s->bins[team_bin(range, *at_slot)], 1u);
     above = __reduce_add_sync(WARP_ALL, above);

@@ -118,6 +118,15 @@ DEVICE void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
                      : C_##floats(c)                                                               \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
     }
+/* C [64, 64] (+)= A B, A from registers, B K-major. */
+#define WGMMA_RS_K_MAJOR(T, type)                                                                  \
+    DEVICE void wgmma_rs_k_major(float(&c)[32], const uint32_t *a, uint64_t b, int add, T) {       \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"                              \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " {" NAMES_32     \
+                     "}, {%32,%33,%34,%35}, %36, add, 1, 1, 0;\n}"                                 \
+                     : C_32(c)                                                                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
+    }
 #define WGMMAS(T, type)                                                                            \
     WGMMA_SS(T, type, "32", 16, "%16", "%17", "%18")                                               \
     WGMMA_SS(T, type, "64", 32, "%32", "%33", "%34")                                               \
@@ -126,11 +135,13 @@ DEVICE void stmatrix(uint32_t row, const uint32_t (&x)[4]) {
     WGMMA_RS(T, type, "64", 32, "%32,%33,%34,%35", "%36", "%37")                                   \
     WGMMA_RS(T, type, "128", 64, "%64,%65,%66,%67", "%68", "%69")                                  \
     WGMMA_RS(T, type, "192", 96, "%96,%97,%98,%99", "%100", "%101")                                \
-    WGMMA_RS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")
+    WGMMA_RS(T, type, "256", 128, "%128,%129,%130,%131", "%132", "%133")                           \
+    WGMMA_RS_K_MAJOR(T, type)
 WGMMAS(__half, "f16")
 WGMMAS(__nv_bfloat16, "bf16")
 #undef WGMMAS
 #undef WGMMA_RS
+#undef WGMMA_RS_K_MAJOR
 #undef WGMMA_SS
 #undef NAMES_128
 #undef NAMES_96

@@ -1,0 +1,113 @@
+/*
+ * The fused backward for 16-bit types on Hopper: two persistent, warp-specialised kernels, over keys and over rows. Rows
+ * X stay, the other side Y is streamed (host/backward.h):
+ *
+ *   S [128, STEP] = X0 Y0^T    dP = X1 Y1^T    P = exp2(S - base)    dS = P (dP - delta)
+ *   dX0 [128, D] += dS Y0      over keys also dX1 += P Y1
+ *
+ * Over keys S is thus S^T, so that P and dS are register operands of the sums as they stand. Each sum is one
+ * accumulator, in the order of the lists: no atomics, no order to wait for. A CTA has three warpgroups:
+ *
+ *   warp 0        Y0, Y1 of steps       Y_FULL
+ *   warp 1        known: what a step's masks and queries are; zeroes rows that nobody lists     KNOWN
+ *   warp 2        items, X0, X1         X_FULL
+ *   consumers     64 rows each
+ *
+ * docs/design/backward_sm90.md has layouts, barriers and the order of products.
+ */
+#ifndef TESSERA_CUDA_GRADIENT_SM90_CONFIG_CUH
+#define TESSERA_CUDA_GRADIENT_SM90_CONFIG_CUH
+
+#include "backward/store.cuh"
+#include "device/sm90/tensor_map.cuh"
+#include "device/sm90/tma.cuh"
+#include "device/sm90/wgmma.cuh"
+
+/* Flags of a step: it ends its item; some pairs of its groups 0, 1 are not listed. */
+enum { GRADIENT_END = 1, GRADIENT_CUT = 2, GRADIENT_CUTS = 6 };
+
+/* Named barriers, and on: which consumer's turn it is to issue products. */
+enum { GRADIENT_TURN = 1, GRADIENT_TURNS = 256 };
+
+#define GRADIENT_GROUP 64 /* places of a mask group, and of a granule */
+#define GRADIENT_STAGES_MOST 8
+#ifndef D64_STEP
+#define D64_STEP 64
+#endif
+
+/* Facts of a step. Words are mask groups in accumulator-fragment layout (lists/mask_groups.h), of each slice of 16 rows
+ * and lane. base, delta: of the step's queries, over keys. */
+template <int STEP, int ROWS, bool OVER_KEYS> struct gradient_step_known {
+    uint32_t words[STEP / GRADIENT_GROUP][ROWS / GRANULE_SLICE][32];
+    float base[OVER_KEYS ? STEP : 4], delta[OVER_KEYS ? STEP : 4];
+    uint32_t is, unused[3];
+};
+
+/* D dims, 64 or 128; ROWS of a tile, 64 or 128. Tiles in shared memory are panels of 64 columns, swizzled by 128 bytes. */
+template <class T_, int D_, int ROWS_, bool OVER_KEYS_> struct gradient_sm90_shape {
+    using T = T_;
+    static constexpr int D = D_, ROWS = ROWS_, CONSUMERS = ROWS / 64;
+    static constexpr bool OVER_KEYS = OVER_KEYS_;
+    static constexpr int STEP = OVER_KEYS && D <= 64 ? D64_STEP : 64; /* places */
+    static constexpr int GROUPS = STEP / GRADIENT_GROUP, PANELS = D / 64;
+    static constexpr int SCORES = STEP / 2;                               /* floats of a thread */
+    static constexpr int X_PANEL = ROWS * 128, X_TILE = PANELS * X_PANEL; /* bytes */
+    static constexpr int Y_PANEL = STEP * 128, Y_TILE = PANELS * Y_PANEL;
+    using known = gradient_step_known<STEP, ROWS, OVER_KEYS>;
+    static constexpr int STAGE = 2 * Y_TILE + (int)sizeof(known);
+    /* CTAs of a multiprocessor, the bytes that each can have, and stages that fit. */
+    static constexpr int RESIDENT = GRADIENT_SM90_RESIDENT(ROWS);
+    static constexpr int ROOM = 228 * 1024 / RESIDENT - 1024,
+                         FIT = (ROOM - 2 * X_TILE - 512) / STAGE;
+    static constexpr int STAGES = FIT < GRADIENT_STAGES_MOST ? FIT : GRADIENT_STAGES_MOST;
+    static constexpr int X = 0, Y = 2 * X_TILE, KNOWN_AT = Y + STAGES * 2 * Y_TILE;
+    static constexpr int ITEMS = KNOWN_AT + STAGES * (int)sizeof(known);
+    static constexpr int BARRIERS = ITEMS + 2 * (int)sizeof(struct granule_item);
+    static constexpr int Y_FULL = BARRIERS, Y_EMPTY = Y_FULL + 8 * STAGES;
+    static constexpr int KNOWN = Y_EMPTY + 8 * STAGES;
+    static constexpr int X_FULL = KNOWN + 8 * STAGES, X_EMPTY = X_FULL + 8;
+    static constexpr int BYTES = X_EMPTY + 8;
+    static_assert(STAGES >= 2 && BYTES <= ROOM, "what a CTA of Hopper can have");
+    static constexpr int THREADS = 128 * (1 + CONSUMERS),
+                         WARPS = 4 * CONSUMERS; /* WARPS: of consumers */
+    /* Q and dO of a consumer over rows are operands from registers where these suffice. */
+    static constexpr bool HELD = !OVER_KEYS && (CONSUMERS > 1 || D <= 64);
+    static constexpr int CONSUMER_REGISTERS = CONSUMERS > 1 ? 240 : 232, PRODUCER_REGISTERS = 24;
+};
+
+/* Tensor maps, and which sides TMA can address: others are copied by the same warps (producer.cuh). */
+struct gradient_maps {
+    CUtensorMap x[2], y[2];
+    bool tma_x, tma_y;
+};
+
+template <class shape> DEVICE void gradient_barriers_make(uint32_t shared) {
+    for (int i = 0; i < shape::STAGES; i++) {
+        barrier_init(shared + shape::Y_FULL + 8 * i, 1);
+        barrier_init(shared + shape::Y_EMPTY + 8 * i, shape::WARPS);
+        barrier_init(shared + shape::KNOWN + 8 * i, 1);
+    }
+    barrier_init(shared + shape::X_FULL, 1);
+    barrier_init(shared + shape::X_EMPTY, shape::WARPS);
+    barrier_init_fence();
+}
+
+/* Item number `job` of this CTA, in shared memory; rows 0: the end. */
+template <class shape> DEVICE struct granule_item &gradient_item(char *memory, uint32_t job) {
+    return reinterpret_cast<struct granule_item *>(memory + shape::ITEMS)[job % 2];
+}
+template <class shape>
+DEVICE typename shape::known &gradient_known_of(char *memory, uint32_t step) {
+    return reinterpret_cast<typename shape::known *>(
+        memory + shape::KNOWN_AT)[ring_stage<shape::STAGES>(step)];
+}
+
+/* Heads of an item's sides. */
+template <class shape> DEVICE int32_t gradient_x_head(const struct granule_item &item) {
+    return shape::OVER_KEYS ? item.head_kv : item.head;
+}
+template <class shape> DEVICE int32_t gradient_y_head(const struct granule_item &item) {
+    return shape::OVER_KEYS ? item.head : item.head_kv;
+}
+
+#endif

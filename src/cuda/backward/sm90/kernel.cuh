@@ -1,0 +1,82 @@
+/* The fused backward on Hopper: the kernel of a pass, and its launch. config.cuh describes the pipeline. */
+#ifndef TESSERA_CUDA_GRADIENT_SM90_KERNEL_CUH
+#define TESSERA_CUDA_GRADIENT_SM90_KERNEL_CUH
+
+#include "backward/sm90/keys.cuh"
+#include "backward/sm90/producer.cuh"
+#include "backward/sm90/rows.cuh"
+#include "work/early.cuh"
+#include "work/launch.cuh"
+
+template <class shape>
+static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
+    gradient_sm90(const __grid_constant__ struct gradient_params p,
+                  const __grid_constant__ struct gradient_maps maps) {
+    extern __shared__ __align__(1024) char memory[];
+    const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    if (threadIdx.x == 0)
+        gradient_barriers_make<shape>(shared);
+    /* CTAs over rows start on multiprocessors that those over keys have left: nothing of theirs is read. */
+    if (!p.after_keys)
+        early_wait();
+    early_next();
+    __syncthreads();
+    const int role = sm90_uniform((int)threadIdx.x / 128);
+    const int warp = sm90_uniform((int)threadIdx.x / 32 % 4);
+    if (role > 0) {
+        registers_claim<shape::CONSUMER_REGISTERS>();
+        struct gradient_consumer at = {memory, shared, role - 1, warp, 0};
+        if constexpr (shape::OVER_KEYS)
+            gradient_consume_keys<shape>(at, p);
+        else
+            gradient_consume_rows<shape>(at, p);
+    } else {
+        registers_release<shape::PRODUCER_REGISTERS>();
+        const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
+        const int64_t end = __ldg(p.image.worker_ptr + blockIdx.x + 1);
+        const struct gradient_pieces all = {p.image.items + begin, (int32_t)(end - begin)};
+        if (warp == 0)
+            gradient_produce_y<shape>(shared, p, maps, all);
+        else if (warp == 1)
+            gradient_produce_known<shape>(memory, shared, p, all);
+        else if (warp == 2)
+            gradient_produce_x<shape>(memory, shared, p, maps, all);
+    }
+    if (p.after_keys) /* kernels behind wait for this one alone */
+        early_wait();
+}
+
+/* ---- launches ---- */
+
+/* Maps of a side's tensors, in boxes of `rows` rows. False where TMA cannot address one. */
+template <class T>
+static bool gradient_maps_make(CUtensorMap (&maps)[2], const struct gradient_params *p,
+                               const struct rows_view (&views)[2], int64_t heads, int64_t n,
+                               cuuint32_t rows) {
+    const sm90_encode encode = sm90_encode_find();
+    bool made = encode != NULL;
+    for (int i = 0; i < 2 && made; i++) {
+        const int64_t size[4] = {p->batch, heads, n, p->d[i]};
+        made = sm90_map_make(&maps[i], encode, sm90_map_type(T()), views[i], size, rows);
+    }
+    return made;
+}
+
+template <class T, int D, int ROWS, bool OVER_KEYS>
+static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStream_t stream) {
+    using shape = gradient_sm90_shape<T, D, ROWS, OVER_KEYS>;
+    void (*kernel)(const struct gradient_params, const struct gradient_maps) = gradient_sm90<shape>;
+    const int64_t heads[2] = {p->heads_q, p->heads_kv}, n[2] = {p->n_q, p->n_kv};
+    struct gradient_maps maps = {};
+    maps.tma_x = gradient_maps_make<T>(maps.x, p, p->x, heads[OVER_KEYS], n[OVER_KEYS], ROWS);
+    maps.tma_y =
+        gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_GROUP);
+    void *arguments[] = {(void *)p, &maps};
+    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    if (!code)
+        code = launch_early((const void *)kernel, dim3((unsigned)p->workers), shape::THREADS,
+                            shape::BYTES, arguments, stream);
+    return code ? code : gradient_combine_launch<T, OVER_KEYS>(p, stream);
+}
+
+#endif
