@@ -7,13 +7,33 @@
 #include "plan/unmerge_rules.h"
 
 #define UNMERGE_THREADS 128
-#define UNMERGE_ROWS 4      /* rows of a thread at once: their loads are issued together */
-#define UNMERGE_HEADS 65535 /* batches and heads of a grid at most */
+#define UNMERGE_ROWS 4     /* rows of a thread at once: their loads are issued together */
+#define UNMERGE_GRID 65535 /* heads, and batches, of a grid at most */
 
 /* N elements of a row at once: the address is aligned to as many, up to 16 bytes. */
 template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) unmerge_piece {
     T x[N];
 };
+
+/* Pieces are read and written once, and are to leave the caches first. */
+template <class piece> DEVICE void unmerge_load(piece *to, const void *from) {
+    if constexpr (sizeof(piece) % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(piece) / 16; i++)
+            reinterpret_cast<uint4 *>(to)[i] = __ldcs(static_cast<const uint4 *>(from) + i);
+    } else {
+        *to = *static_cast<const piece *>(from);
+    }
+}
+template <class piece> DEVICE void unmerge_store(void *to, const piece *from) {
+    if constexpr (sizeof(piece) % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(piece) / 16; i++)
+            __stcs(static_cast<uint4 *>(to) + i, reinterpret_cast<const uint4 *>(from)[i]);
+    } else {
+        *static_cast<piece *>(to) = *from;
+    }
+}
 
 /* Rows first ... first + UNMERGE_ROWS - 1 of a head, by LANES lanes, N elements each at a time. Lanes look at the
  * lse of one row each, and tell the others. Rows past the last are loaded as the last one. */
@@ -32,8 +52,8 @@ DEVICE void unmerge_rows_of(const struct merge_params &p, int64_t b, int64_t h, 
         for (int r = 0; r < UNMERGE_ROWS; r++) {
             const int64_t row = fill_least(first + r, p.n - 1);
             if (d < p.d_v) {
-                x[r] = *reinterpret_cast<const in *>(view_row<In>(p.o[0], b, h, row) + d);
-                y[r] = *reinterpret_cast<const in *>(view_row<In>(p.o[1], b, h, row) + d);
+                unmerge_load(&x[r], view_row<In>(p.o[0], b, h, row) + d);
+                unmerge_load(&y[r], view_row<In>(p.o[1], b, h, row) + d);
             }
         }
         if (at == 0) {
@@ -51,8 +71,7 @@ DEVICE void unmerge_rows_of(const struct merge_params &p, int64_t b, int64_t h, 
             for (int i = 0; i < N; i++)
                 from_f32(&out.x[i], unmerge_value(&all[r], to_f32(x[r].x[i]), to_f32(y[r].x[i])));
             if (d < p.d_v && first + r < p.n)
-                *reinterpret_cast<unmerge_piece<Out, N> *>(view_row<Out>(p.o_out, b, h, first + r) +
-                                                           d) = out;
+                unmerge_store(view_row<Out>(p.o_out, b, h, first + r) + d, &out);
         }
     }
     __syncwarp(); /* lse_out may stand where an lse does: all lanes have read it */
@@ -60,26 +79,28 @@ DEVICE void unmerge_rows_of(const struct merge_params &p, int64_t b, int64_t h, 
         *view_row<float>(p.lse_out, b, h, first + lane) = own.lse;
 }
 
+/* Blocks of a grid: rows, heads, batches. Nothing is divided to find a block's place. */
 template <class In, class Out, int N, int LANES>
 static __global__ void __launch_bounds__(UNMERGE_THREADS)
     unmerge_rows(const __grid_constant__ struct merge_params p) {
     constexpr int ROWS = UNMERGE_THREADS / LANES * UNMERGE_ROWS;
-    const int64_t pairs = p.rows / p.n; /* batches times heads */
-    for (int64_t bh = blockIdx.y; bh < pairs; bh += gridDim.y)
-        for (int64_t first = (int64_t)blockIdx.x * ROWS; first < p.n;
-             first += (int64_t)gridDim.x * ROWS)
-            unmerge_rows_of<In, Out, N, LANES>(p, bh / p.heads, bh % p.heads,
-                                               first + threadIdx.x / LANES * UNMERGE_ROWS);
+    for (int64_t b = blockIdx.z; b * p.heads * p.n < p.rows; b += gridDim.z)
+        for (int64_t h = blockIdx.y; h < p.heads; h += gridDim.y)
+            for (int64_t first = (int64_t)blockIdx.x * ROWS; first < p.n;
+                 first += (int64_t)gridDim.x * ROWS)
+                unmerge_rows_of<In, Out, N, LANES>(p, b, h,
+                                                   first + threadIdx.x / LANES * UNMERGE_ROWS);
 }
 
 template <class In, class Out, int N, int LANES>
 static cudaError_t unmerge_launch_lanes(const struct merge_params *p, cudaStream_t stream) {
     constexpr int ROWS = UNMERGE_THREADS / LANES * UNMERGE_ROWS;
-    const int64_t blocks = (p->n + ROWS - 1) / ROWS, pairs = p->rows / p->n;
+    const int64_t blocks = (p->n + ROWS - 1) / ROWS, batches = p->rows / p->n / p->heads;
     void *arguments[] = {(void *)p};
     return cudaLaunchKernel((const void *)unmerge_rows<In, Out, N, LANES>,
                             dim3((unsigned)(blocks < MERGE_BLOCKS ? blocks : MERGE_BLOCKS),
-                                 (unsigned)(pairs < UNMERGE_HEADS ? pairs : UNMERGE_HEADS)),
+                                 (unsigned)(p->heads < UNMERGE_GRID ? p->heads : UNMERGE_GRID),
+                                 (unsigned)(batches < UNMERGE_GRID ? batches : UNMERGE_GRID)),
                             dim3(UNMERGE_THREADS), arguments, 0, stream);
 }
 

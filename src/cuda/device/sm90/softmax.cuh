@@ -60,11 +60,12 @@ DEVICE void sm90_update_max(struct sm90_state &state, float (&factor)[2], const 
     state.far = __any_sync(WARP_ALL, far);
 }
 
-/* S to P in f32; maxima and sums follow. Answers whether a maximum of the warp moved: only then is
- * `factor` set, and earlier sums must be multiplied by it. */
+/* Maxima follow the scores S. Answers whether a maximum of the warp moved: only then is `factor` set, and earlier sums
+ * must be multiplied by it. P is exp2(scale S - base) from here on. */
 template <class T, int N>
-DEVICE bool sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale) {
-    float top[2], base[2];
+DEVICE bool sm90_follow_max(float (&s)[N], struct sm90_state &state, float (&factor)[2],
+                            float &scale, float (&base)[2]) {
+    float top[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float a = s[2 * h], b = s[2 * h + 1];
@@ -101,6 +102,14 @@ DEVICE bool sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor
             scale = 1;
         }
     }
+    return moved;
+}
+
+/* S to P in f32; maxima and sums follow. Answers as sm90_follow_max. */
+template <class T, int N>
+DEVICE bool sm90_softmax(float (&s)[N], struct sm90_state &state, float (&factor)[2], float scale) {
+    float base[2];
+    const bool moved = sm90_follow_max<T>(s, state, factor, scale, base);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float a = 0, b = 0;

@@ -1,22 +1,23 @@
 /*
  * Fused attention on Hopper: column sums of a dense run, whose tiles are whole groups (docs/semantics.md, "Column
  * sums"). P of a step is exp2(score - base) before it is rounded, and base - reference is a number of a row: so a
- * term is one product. A consumer warp sums its 16 rows in registers, by a transposing butterfly over the eight lanes
- * that share a column, while P V of the step before runs. Two warps of the producer warpgroup add up the warps'
- * slabs, always in one order, and store the sums.
+ * term is one product. A consumer thread adds up the terms of its two rows between exponentials, which leave it idle,
+ * and leaves them in the consumer's slab. Two warps of the producer warpgroup add up the slabs' rows, always in one
+ * order, and store the sums.
  *
- *   consumer warp    P f over rows g and g + 8, then over g: lane (g, t) has column g of each 32     slab
- *   warps 2, 3       half of the step's columns each: slabs of all consumer warps                    column_sums
+ *   slab [4 warps][KEYS / 16][32 lanes][4], f32: lane (g, t) has columns 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of each 16,
+ *   over rows g and g + 8
  *
  *   barrier          completed by         phase ends when             waited for by
- *   slab_full        consumer warps       their rows are there        warps 2 and 3
- *   slab_empty       warps 2 and 3        they have been read         consumer warps
+ *   slab_full        a consumer's warps   their terms are there       warps 2 and 3
+ *   slab_empty       warps 2 and 3        they have been read         that consumer
  */
 #ifndef TESSERA_CUDA_SM90_COLUMN_SUMS_CUH
 #define TESSERA_CUDA_SM90_COLUMN_SUMS_CUH
 
 #include "forward/sm90/consumer.cuh"
 
+#define SM90_SUMS_AHEAD 8     /* pieces of slabs that a lane loads at once */
 #define SM90_SUMS_MOST 110.0f /* log2 of a row's factor at most: sums of 256 rows stay in range */
 
 /* References of this thread's rows of an item, base 2; +Inf: the row adds nothing. */
@@ -36,8 +37,72 @@ DEVICE void sm90_sums_begin(float (&reference)[2], const sm90_cursor &cursor,
     }
 }
 
+/* Waits until the slab is free. It is asked before softmax: a branch among exponentials would end their overlap. */
+template <class shape> DEVICE void sm90_sums_wait(const sm90_cursor &cursor) {
+    barrier_wait(cursor.shared + shape::SLAB_EMPTY + 8 * cursor.consumer, (cursor.step & 1) ^ 1);
+}
+
+/* This lane's place in the slab. */
+template <class shape> DEVICE uint32_t sm90_sums_slab(const sm90_cursor &cursor) {
+    return cursor.shared + shape::SLABS + (uint32_t)(cursor.consumer * shape::SLAB) +
+           (uint32_t)(sm90_thread_here() / 32 * (shape::SLAB / 4) + warp_lane_here() * 16);
+}
+
+/* Hands the slab over. */
+template <class shape> DEVICE void sm90_sums_leave(const sm90_cursor &cursor) {
+    __syncwarp();
+    if (warp_lane_here() == 0)
+        barrier_arrive(cursor.shared + shape::SLAB_FULL + 8 * cursor.consumer);
+}
+
+/* sm90_softmax of the step at `cursor`, whose terms it leaves in the slab. P V of the step before ends first, so that
+ * P is rounded between exponentials as well. FIRST: of its item. */
+template <class T, bool FIRST, class shape>
+DEVICE bool sm90_sums_softmax(struct sm90_fragments<shape> &w, float (&factor)[2],
+                              const sm90_cursor &cursor, const struct attention_params &p,
+                              float scale) {
+    float base[2], f[2], l[2][2] = {};
+    if (FIRST)
+        sm90_sums_begin<shape>(w.reference, cursor, p);
+    const bool moved = sm90_follow_max<T>(w.s, w.state, factor, scale, base);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        f[h] = attention_exp2(fminf(w.state.base[h] - w.reference[h], SM90_SUMS_MOST));
+    const uint32_t slab = sm90_sums_slab<shape>(cursor);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < shape::SCORES; i += 8) {
+        uint32_t x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float *const s = w.s + i + j / 2 * 4 + j % 2;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                s[2 * h] = attention_exp2(fmaf(s[2 * h], scale, -base[h]));
+                l[h][j % 2] += s[2 * h];
+            }
+            x[j] = __float_as_uint(fmaf(s[0], f[0], s[2] * f[1]));
+        }
+        shared_store_16(slab + (uint32_t)(i / 8 * 512), {x[0], x[1], x[2], x[3]});
+    }
+    sm90_sums_leave<shape>(cursor);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        w.state.l[h] += l[h][0] + l[h][1];
+    return moved;
+}
+
+/* Leaves zeros: of a warp whose rows are past the tile's. */
+template <class shape> DEVICE void sm90_sums_nothing(const sm90_cursor &cursor) {
+    const uint32_t slab = sm90_sums_slab<shape>(cursor);
+#pragma unroll
+    for (int i = 0; i < shape::SCORES; i += 8)
+        shared_store_16(slab + (uint32_t)(i / 8 * 512), {0, 0, 0, 0});
+    sm90_sums_leave<shape>(cursor);
+}
+
 /* Half of x, N numbers, of this lane and of the lane at `far`, added up: the upper half where `upper`. */
-template <int N> DEVICE void sm90_sums_halve(float (&x)[8], int far, bool upper) {
+template <int N> DEVICE void sm90_sums_halve(float (&x)[4], int far, bool upper) {
 #pragma unroll
     for (int i = 0; i < N / 2; i++) {
         const float kept = upper ? x[i + N / 2] : x[i], sent = upper ? x[i] : x[i + N / 2];
@@ -45,36 +110,56 @@ template <int N> DEVICE void sm90_sums_halve(float (&x)[8], int far, bool upper)
     }
 }
 
-/* Leaves the sums of this warp's rows over P of the step at `cursor`. FIRST: of its item. */
-template <bool FIRST, class shape>
-DEVICE void sm90_sums_step(struct sm90_fragments<shape> &w, const sm90_cursor &cursor,
-                           const struct attention_params &p) {
-    const int lane = warp_lane_here(), warp = 4 * cursor.consumer + sm90_thread_here() / 32;
-    const uint32_t stage = cursor.step & 1, barrier = cursor.shared + 8 * stage;
-    if (FIRST)
-        sm90_sums_begin<shape>(w.reference, cursor, p);
-    const float f[2] = {attention_exp2(fminf(w.state.base[0] - w.reference[0], SM90_SUMS_MOST)),
-                        attention_exp2(fminf(w.state.base[1] - w.reference[1], SM90_SUMS_MOST))};
-    const int of_lane = 8 * (lane / 8 % 2 + lane / 16 * 2) + 2 * (lane % 4) + lane / 4 % 2;
-    const uint32_t to = cursor.shared + shape::SLABS + stage * shape::SLAB +
-                        (uint32_t)(warp * shape::KEYS + of_lane) * 4;
-    barrier_wait(barrier + shape::SLAB_EMPTY, (cursor.step >> 1 & 1) ^ 1);
+/* Lanes that share columns: each has every so-many-th row of a slab. */
+template <class shape> DEVICE constexpr int sm90_sums_apart(void) {
+    return 256 / shape::KEYS;
+}
+
+/* First of this lane's 4 / sm90_sums_apart columns of a step, within half `half`. */
+template <class shape> DEVICE int sm90_sums_column(int half) {
+    constexpr int APART = sm90_sums_apart<shape>();
+    const int lane = warp_lane(), g = lane / 4 % APART;
+    return half * (shape::KEYS / 2) + lane / 4 / APART * 16 + g % 2 * 8 + lane % 4 * 2 + g / 2;
+}
+
+/* Adds up the slabs of step `step` over the columns from that one on, into the first numbers of x. */
+template <class shape>
+DEVICE void sm90_sums_add(float (&x)[4], char *memory, uint32_t shared, int half, uint32_t step) {
+    constexpr int APART = sm90_sums_apart<shape>(), ROWS = 8 / APART; /* ROWS: of a warp's slab */
+    const int lane = warp_lane(), g = lane / 4 % APART;
+    const char *const slab = memory + shape::SLABS +
+                             (half * (shape::KEYS / 32) + lane / 4 / APART) * 512 +
+                             (4 * g + lane % 4) * 16;
+    x[0] = x[1] = x[2] = x[3] = 0;
 #pragma unroll
-    for (int i = 0; i < shape::SCORES; i += 16) {
-        float x[8];
+    for (int consumer = 0; consumer < shape::CONSUMERS; consumer++) {
+        barrier_wait(shared + shape::SLAB_FULL + 8 * consumer, step & 1);
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const float *const s = w.s + i + j / 2 * 4 + j % 2;
-            x[j] = fmaf(s[0], f[0], s[2] * f[1]);
+        for (int i = 0; i < 4 * ROWS; i += SM90_SUMS_AHEAD) {
+            float4 y[SM90_SUMS_AHEAD];
+#pragma unroll
+            for (int j = 0; j < SM90_SUMS_AHEAD; j++)
+                y[j] = *reinterpret_cast<const float4 *>(slab + consumer * shape::SLAB +
+                                                         (i + j) / ROWS * (shape::SLAB / 4) +
+                                                         (i + j) % ROWS * (64 * APART));
+#pragma unroll
+            for (int j = 0; j < SM90_SUMS_AHEAD; j++)
+                x[0] += y[j].x, x[1] += y[j].y, x[2] += y[j].z, x[3] += y[j].w;
         }
-        sm90_sums_halve<8>(x, 16, lane & 16);
-        sm90_sums_halve<4>(x, 8, lane & 8);
-        sm90_sums_halve<2>(x, 4, lane & 4);
-        shared_store_4(to + (uint32_t)(i / 16 * 128), __float_as_uint(x[0]));
+        __syncwarp();
+        if (lane == 0)
+            barrier_arrive(shared + shape::SLAB_EMPTY + 8 * consumer);
     }
-    __syncwarp();
-    if (lane == 0)
-        barrier_arrive(barrier + shape::SLAB_FULL);
+    sm90_sums_halve<4>(x, 4, g % 2);
+    if (APART == 4)
+        sm90_sums_halve<2>(x, 8, g / 2);
+}
+
+DEVICE void sm90_sums_store(const struct attention_params &p, int64_t at, float sum) {
+    if (p.sum_type == TESS_F32)
+        static_cast<float *>(p.column_sums.data)[at] = sum;
+    else
+        from_f32(static_cast<__nv_bfloat16 *>(p.column_sums.data) + at, sum);
 }
 
 /* Adds up and stores the sums of all items of this CTA: half `half` of the columns of each step. load: as in
@@ -82,7 +167,7 @@ DEVICE void sm90_sums_step(struct sm90_fragments<shape> &w, const sm90_cursor &c
 template <class shape, class loads>
 DEVICE void sm90_sums_items(char *memory, const struct attention_params &p, const loads &load,
                             uint32_t shared, int half, int64_t begin, int64_t end) {
-    const int bits = p.granule_bits;
+    const int bits = p.granule_bits, column = sm90_sums_column<shape>(half);
     uint32_t step = 0;
 #pragma unroll 1
     for (int64_t first = begin; first < end; first += 32) {
@@ -97,31 +182,16 @@ DEVICE void sm90_sums_items(char *memory, const struct attention_params &p, cons
                 sm90_of_lane(items.head, lane) * p.column_sums.stride[1] +
                 sm90_of_lane(items.row, lane) / p.tile_rows * p.column_sums.stride[2];
 #pragma unroll 1
-            for (int32_t at = 0; at < places; at += shape::KEYS, step++) {
-                const uint32_t stage = step & 1;
-                barrier_wait(shared + shape::SLAB_FULL + 8 * stage, step >> 1 & 1);
+            for (int32_t place = column; place < places + column; place += shape::KEYS, step++) {
+                float x[4];
+                const int32_t key =
+                    place < places ? __ldg(keys + (place >> bits)) + (place & ((1 << bits) - 1))
+                                   : p.n_kv;
+                sm90_sums_add<shape>(x, memory, shared, half, step);
 #pragma unroll
-                for (int i = 0; i < shape::KEYS / 2; i += 32) {
-                    const int column = half * (shape::KEYS / 2) + i + warp_lane();
-                    const float *const slab =
-                        reinterpret_cast<const float *>(memory + shape::SLABS) +
-                        stage * (shape::SLAB / 4) + column;
-                    float sum = slab[0];
-#pragma unroll
-                    for (int warp = 1; warp < 4 * shape::CONSUMERS; warp++)
-                        sum += slab[warp * shape::KEYS];
-                    const int32_t place = at + column;
-                    const int32_t key =
-                        place < places ? __ldg(keys + (place >> bits)) + (place & ((1 << bits) - 1))
-                                       : p.n_kv;
-                    if (key < p.n_kv && p.sum_type == TESS_F32)
-                        static_cast<float *>(p.column_sums.data)[row + key] = sum;
-                    else if (key < p.n_kv)
-                        from_f32(static_cast<__nv_bfloat16 *>(p.column_sums.data) + row + key, sum);
-                }
-                __syncwarp();
-                if (warp_lane() == 0)
-                    barrier_arrive(shared + shape::SLAB_EMPTY + 8 * stage);
+                for (int i = 0; i < 4 / sm90_sums_apart<shape>(); i++)
+                    if (key + i < p.n_kv)
+                        sm90_sums_store(p, row + key + i, x[i]);
             }
         }
     }

@@ -12,7 +12,8 @@
  * step past a granule's keys count as keys that no row lists. Row masks come as mask groups of 64
  * places each: bits in accumulator-fragment layout (lists/mask_groups.h).
  *
- * Lists of 192 rows have a shape with a third consumer and steps of 64 keys. Tiles of up to 64 rows
+ * Lists of 192 rows have a shape with a third consumer and steps of 64 keys; by TMA, heads of up to 64 dims have
+ * steps of 128 keys, of as many bytes in half the stages (LONG). Tiles of up to 64 rows
  * have a shape with one consumer and steps of 64 keys. Two such CTAs share a multiprocessor, with
  * heads of up to 64 dims three, of up to 32 four. Each CTA has items, list and K/V ring of its own, and softmax of
  * one CTA overlaps WGMMAs of the others. Rows past those of the tile are zeros in Q.
@@ -84,7 +85,7 @@
  * With up to 64 dims, WGMMAs take no longer than exponentials. Two consumers left alone fall into step: both at
  * WGMMAs, then both at softmax. Long items on the TMA path therefore hold two score tiles. Q K^T (i + 1) and P
  * V (i - 1) run under the softmax of step i. In shorter items the consumers issue their WGMMAs alternately
- * (ping-pong scheduling).
+ * (ping-pong scheduling). So do the three of LONG, and those of column sums, in items of any length.
  */
 #ifndef TESSERA_CUDA_SM90_CONFIG_CUH
 #define TESSERA_CUDA_SM90_CONFIG_CUH
@@ -120,18 +121,20 @@ static __host__ __device__ __forceinline__ constexpr bool sm90_is_filled(int pat
 
 /* Named barriers. Consumers that divide dims exchange scores and take no turns (ping-pong). */
 enum {
-    SM90_CONSUMER = 1, /* and on: the threads of one consumer; a third takes no turns */
+    SM90_CONSUMER = 1, /* and on: the threads of one consumer */
     SM90_EXCHANGE = 3,
-    SM90_TURN = 3, /* and 4: whose turn it is */
+    SM90_TURN = 4, /* and on: whose turn it is */
 };
 #define SM90_BOTH 256 /* threads of two consumers */
 
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
- * 64 columns. COLUMN_SUMS: with slabs for column sums (column_sums.cuh), for which O has one panel. */
-template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1, bool COLUMN_SUMS = false>
+ * 64 columns. COLUMN_SUMS: with slabs for column sums (column_sums.cuh), for which Q has one stage and O one panel.
+ * LONG_STEPS: steps of 128 keys for three consumers, whose registers hold no masks ahead. */
+template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1, bool COLUMN_SUMS = false,
+          bool LONG_STEPS = false>
 struct sm90_shape {
-    static constexpr bool SUMMED = COLUMN_SUMS;
+    static constexpr bool SUMMED = COLUMN_SUMS, LONG = LONG_STEPS;
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, CONSUMERS = N_CONSUMERS, CTAS = CLUSTER;
     static constexpr int DIM_SPLIT =
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */
@@ -140,7 +143,7 @@ struct sm90_shape {
     static constexpr int RESIDENT = CONSUMERS > 1 ? 1 : D_QK > 64 ? 2 : D_QK > 32 ? 3 : 4;
     /* Bytes of shared memory that a CTA can have. */
     static constexpr int ROOM = SM90_SHARED_ALL / RESIDENT / 128 * 128 - 1024;
-    static constexpr int BITS = D_V > 128 || CONSUMERS != 2 ? 6 : 7,
+    static constexpr int BITS = LONG || (D_V <= 128 && CONSUMERS == 2) ? 7 : 6,
                          KEYS = 1 << BITS; /* keys of a step */
     /* Granules of 64 keys in a step, and mask groups. */
     static constexpr int GRANULES = KEYS / GRANULE_MAX;
@@ -163,12 +166,16 @@ struct sm90_shape {
     static constexpr int STAGES = DIM_SPLIT > 1 ? 1
                                   : CONSUMERS == 1
                                       ? (ROOM - 1024 - Q_TILE - O_TILE) / (K_TILE + V_TILE)
-                                  : D_QK > 64 && CONSUMERS == 2 ? 2
-                                                                : 4;
+                                  : LONG || (D_QK > 64 && CONSUMERS == 2) ? 2
+                                                                          : 4;
     static constexpr int BESIDE_Q = O_TILE + STAGES * (K_TILE + V_TILE) + 1024;
-    static constexpr int Q_STAGES = DIM_SPLIT == 1 && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1;
+    static constexpr int Q_STAGES =
+        DIM_SPLIT == 1 && !SUMMED && BESIDE_Q + 2 * Q_TILE <= ROOM ? 2 : 1;
     static constexpr int Q = 0, O = Q_STAGES * Q_TILE, K = O + O_TILE, V = K + STAGES * K_TILE;
-    static constexpr int S = V + STAGES * V_TILE, BARRIERS = S + S_TILE;
+    static constexpr int S = V + STAGES * V_TILE;
+    /* A consumer's slab: eight rows of a step's keys for each warp. */
+    static constexpr int SLAB = 4 * 8 * KEYS * (int)sizeof(float), SLABS = S + S_TILE;
+    static constexpr int BARRIERS = SLABS + SUMMED * CONSUMERS * SLAB;
     static constexpr int K_FULL = BARRIERS, K_EMPTY = K_FULL + 8 * STAGES;
     static constexpr int V_FULL = K_EMPTY + 8 * STAGES, V_EMPTY = V_FULL + 8 * STAGES;
     static constexpr int Q_FULL = V_EMPTY + 8 * STAGES, Q_EMPTY = Q_FULL + 8 * Q_STAGES;
@@ -176,21 +183,22 @@ struct sm90_shape {
     static constexpr int S_FULL = O_EMPTY + 8 * CONSUMERS, S_EMPTY = S_FULL + 8;
     static constexpr int ITEMS = S_EMPTY + 8;
     static constexpr int SUMS = ITEMS + SM90_JOBS * (int)sizeof(struct granule_item);
-    /* Slabs of column sums: a row of a step's keys for each consumer warp, twice. */
-    static constexpr int SLAB = 4 * CONSUMERS * KEYS * (int)sizeof(float);
-    static constexpr int SLABS = SUMS + ROWS * (int)sizeof(float2), SLAB_FULL = SLABS + 2 * SLAB;
-    static constexpr int SLAB_EMPTY = SLAB_FULL + 16;
-    static constexpr int BYTES = SUMMED ? SLAB_EMPTY + 16 : SLABS;
+    static constexpr int SLAB_FULL = SUMS + ROWS * (int)sizeof(float2);
+    static constexpr int SLAB_EMPTY = SLAB_FULL + SUMMED * 8 * CONSUMERS;
+    static constexpr int BYTES = SLAB_EMPTY + SUMMED * 8 * CONSUMERS;
     static constexpr bool TWO_SCORE_TILES =
         D_V <= 64 && CONSUMERS == 2; /* registers hold two score tiles */
+    /* Consumers issue WGMMAs alternately (ping-pong scheduling). */
+    static constexpr bool TURNS = TWO_SCORE_TILES || SUMMED || LONG;
     static_assert(BYTES <= ROOM, "what a CTA of Hopper can have");
     /* Registers of a thread, by operand path; COLUMNS: as CP_ASYNC. */
-    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4   ? 96
-                                                  : RESIDENT == 3 ? 128
-                                                  : RESIDENT == 2 ? 216
-                                                  : CONSUMERS > 2 ? 152
-                                                  : DIM_SPLIT > 1 ? 224
-                                                                  : 232,
+    static constexpr int CONSUMER_REGISTERS[3] = {RESIDENT == 4             ? 96
+                                                  : RESIDENT == 3           ? 128
+                                                  : RESIDENT == 2           ? 216
+                                                  : LONG                    ? 160
+                                                  : CONSUMERS > 2           ? 152
+                                                  : DIM_SPLIT > 1 || SUMMED ? 224
+                                                                            : 232,
                                                   RESIDENT == 4   ? 96
                                                   : RESIDENT == 3 ? 120
                                                   : RESIDENT == 2 ? (D_V > 128 ? 216 : 184)
@@ -200,10 +208,11 @@ struct sm90_shape {
                                                   RESIDENT == 3   ? 120
                                                   : RESIDENT == 2 ? 208
                                                                   : 224};
-    static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1   ? 56
-                                                  : RESIDENT == 4 ? 32
-                                                  : RESIDENT == 3 ? 32
-                                                                  : 40,
+    static constexpr int PRODUCER_REGISTERS[3] = {DIM_SPLIT > 1 || SUMMED ? 56
+                                                  : LONG                  ? 32
+                                                  : RESIDENT == 4         ? 32
+                                                  : RESIDENT == 3         ? 32
+                                                                          : 40,
                                                   RESIDENT == 4                ? 32
                                                   : RESIDENT == 3              ? 40
                                                   : RESIDENT == 2 && D_V > 128 ? 40
@@ -301,8 +310,8 @@ template <class shape, int SOURCE> DEVICE void sm90_barriers_make(uint32_t share
         barrier_init(shared + shape::O_FULL + 8 * i, 128);
         barrier_init(shared + shape::O_EMPTY + 8 * i, 32);
     }
-    for (int i = 0; i < 2 && shape::SUMMED; i++) {
-        barrier_init(shared + shape::SLAB_FULL + 8 * i, 4 * shape::CONSUMERS); /* warps */
+    for (int i = 0; i < shape::CONSUMERS && shape::SUMMED; i++) {
+        barrier_init(shared + shape::SLAB_FULL + 8 * i, 4); /* warps */
         barrier_init(shared + shape::SLAB_EMPTY + 8 * i, 2);
     }
     if (shape::CTAS > 1) {

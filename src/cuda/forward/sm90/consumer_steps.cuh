@@ -10,7 +10,8 @@
 /* Consumers issue WGMMAs alternately, in items that do not hold two score tiles (config.cuh). Only
  * unmasked steps take part. */
 template <class shape> DEVICE bool sm90_pingpong(const sm90_cursor &cursor) {
-    return shape::TWO_SCORE_TILES && cursor.at < cursor.whole && cursor.whole < SM90_LONG;
+    return shape::TURNS && cursor.at < cursor.whole &&
+           (!shape::TWO_SCORE_TILES || cursor.whole < SM90_LONG);
 }
 template <class shape> DEVICE void sm90_pingpong_wait(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
@@ -18,7 +19,7 @@ template <class shape> DEVICE void sm90_pingpong_wait(const sm90_cursor &cursor)
 }
 template <class shape> DEVICE void sm90_pingpong_pass(const sm90_cursor &cursor) {
     if (sm90_pingpong<shape>(cursor))
-        named_barrier_arrive(SM90_TURN + 1 - cursor.consumer, SM90_BOTH);
+        named_barrier_arrive(SM90_TURN + (cursor.consumer + 1) % shape::CONSUMERS, SM90_BOTH);
 }
 
 /* ---- WGMMA ---- */
@@ -69,7 +70,7 @@ DEVICE void sm90_step_values(float (&o)[shape::OUTPUTS], uint32_t (&probs)[shape
 /* Whether masks are loaded ahead. Serial consumers are short of registers; those of filled lists come with
  * the keys. */
 template <class shape> DEVICE constexpr bool sm90_masks_ahead(void) {
-    return !shape::SERIAL && !sm90_is_filled(shape::SOURCE);
+    return !shape::SERIAL && !shape::LONG && !sm90_is_filled(shape::SOURCE);
 }
 
 /* Loads the records of step `at` of the item. */
@@ -158,6 +159,16 @@ template <class shape> DEVICE void sm90_clear_probs(uint32_t (&probs)[shape::SCO
         probs[i] = 0;
 }
 
+/* sm90_softmax of the step at `cursor`, with column sums where the shape has them. */
+template <class T, bool FIRST, class shape>
+DEVICE bool sm90_weights(struct sm90_fragments<shape> &w, float (&factor)[2],
+                         const sm90_cursor &cursor, const struct attention_params &p, float scale) {
+    if constexpr (shape::SUMMED)
+        return sm90_sums_softmax<T, FIRST>(w, factor, cursor, p, scale);
+    else
+        return sm90_softmax<T>(w.s, w.state, factor, scale);
+}
+
 /* A step that overlaps nothing: Q K^T, softmax. FIRST: first step of its item; else O is
  * rescaled. */
 template <class T, bool FIRST, class shape>
@@ -174,20 +185,20 @@ DEVICE void sm90_step_serial(struct sm90_fragments<shape> &w, const sm90_cursor 
     wgmma_wait<0>();
     wgmma_fence_operand(w.s);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::K_EMPTY, cursor.step);
+    if constexpr (shape::SUMMED)
+        sm90_sums_wait<shape>(cursor);
     sm90_reduce_scores<shape>(w.s, cursor);
     if (FIRST)
         sm90_clear(w.state);
     if (shape::MODIFIED)
         sm90_modify_scores(w, cursor, p);
     if (!sm90_mask_scores<FIRST>(w, cursor, p)) {
-        if constexpr (shape::SUMMED) /* rows past the tile's: zeros, but others wait for them */
-            sm90_sums_step<FIRST>(w, cursor, p);
+        if constexpr (shape::SUMMED)
+            sm90_sums_nothing<shape>(cursor);
         sm90_clear_probs<shape>(w.probs);
         return;
     }
-    const bool moved = sm90_softmax<T>(w.s, w.state, factor, scale);
-    if constexpr (shape::SUMMED)
-        sm90_sums_step<FIRST>(w, cursor, p);
+    const bool moved = sm90_weights<T, FIRST>(w, factor, cursor, p, scale);
     if (shape::MODIFIED)
         sm90_drop(w, p);
     if (!FIRST && moved)
@@ -225,6 +236,8 @@ DEVICE void sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm9
     wgmma_wait<1>();
     wgmma_fence_operand(w.s);
     sm90_release<shape::STAGES>(cursor, cursor.shared + shape::K_EMPTY, cursor.step);
+    if constexpr (shape::SUMMED)
+        sm90_sums_wait<shape>(cursor);
     if (FIRST) {
         w.done = w.state;
         sm90_clear(w.state);
@@ -233,9 +246,10 @@ DEVICE void sm90_step_begun(struct sm90_fragments<shape> &w, bool add, const sm9
         sm90_modify_scores(w, cursor, p);
     const bool some =
         MASKED ? sm90_mask_scores<FIRST>(w, cursor, p) : shape::CONSUMERS > 1 || !cursor.idle;
-    const bool moved = some && sm90_softmax<T>(w.s, w.state, factor, scale);
+    const bool moved = some && sm90_weights<T, FIRST>(w, factor, cursor, p, scale);
     if constexpr (shape::SUMMED)
-        sm90_sums_step<FIRST>(w, cursor, p);
+        if (!some)
+            sm90_sums_nothing<shape>(cursor);
     if (MASKED && shape::MODIFIED && some)
         sm90_drop(w, p);
     wgmma_wait<0>();
@@ -266,7 +280,7 @@ DEVICE void sm90_step(struct sm90_fragments<shape> &w, bool add, const sm90_curs
 template <class T, class shape>
 DEVICE void sm90_step_storing(struct sm90_fragments<shape> &w, sm90_cursor &cursor,
                               const struct attention_params &p, float scale) {
-    if (cursor.at < cursor.whole && !p.base.o.data) {
+    if (!shape::LONG && cursor.at < cursor.whole && !p.base.o.data) {
         sm90_pingpong_wait<shape>(cursor);
         sm90_step_scores<T, shape>(w.s, cursor);
         sm90_store<T, shape, shape::SOURCE, false>(p, cursor, cursor.job - 1, w.o, w.done);
@@ -388,7 +402,7 @@ DEVICE void sm90_consume(char *memory, uint32_t shared, int consumer,
     early_next();
     if (!sm90_begin_item(w, cursor, p))
         return;
-    if (shape::TWO_SCORE_TILES && cursor.consumer == 1)
+    if (shape::TURNS && cursor.consumer == shape::CONSUMERS - 1)
         named_barrier_arrive(SM90_TURN, SM90_BOTH); /* so that consumer 0 is first */
     for (bool overlapped = false;;) {
         if (!overlapped)
@@ -418,8 +432,8 @@ DEVICE void sm90_consume(char *memory, uint32_t shared, int consumer,
         if (shape::Q_STAGES == 1)
             more = sm90_begin_item(w, cursor, p);
         if (!more) {
-            if (shape::TWO_SCORE_TILES && cursor.consumer == 0)
-                named_barrier_sync(SM90_TURN, SM90_BOTH); /* the last pass of consumer 1 */
+            if (shape::TURNS && cursor.consumer == 0)
+                named_barrier_sync(SM90_TURN, SM90_BOTH); /* the last pass of the last consumer */
             return;
         }
     }

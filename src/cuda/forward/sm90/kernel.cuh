@@ -120,6 +120,12 @@ static cudaError_t attention_sm90_launch_sums(const struct attention_params *p,
     return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
+/* The shape that takes lists of a shape by TMA, without modifiers: that itself, or one of long steps. */
+template <class shape> struct sm90_long_of { using type = shape; };
+template <int DIMS> struct sm90_long_of<sm90_shape<DIMS, DIMS, 3>> {
+    using type = sm90_shape<DIMS, DIMS, 3, 1, false, (DIMS <= 64)>;
+};
+
 template <class T, class shape>
 static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaStream_t stream) {
     struct sm90_maps maps = {};
@@ -127,7 +133,7 @@ static cudaError_t attention_sm90_launch(const struct attention_params *p, cudaS
     maps.tma_o = sm90_map_make_o(&maps.o, p, T());
     static cudaError_t (*const launch[2][2])(const struct attention_params *,
                                              const struct sm90_maps *, cudaStream_t) = {
-        {attention_sm90_launch_from<T, shape, SM90_TMA, false>,
+        {attention_sm90_launch_from<T, typename sm90_long_of<shape>::type, SM90_TMA, false>,
          attention_sm90_launch_from<T, shape, SM90_TMA, true>},
         {attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, false>,
          attention_sm90_launch_from<T, shape, SM90_CP_ASYNC, true>},
