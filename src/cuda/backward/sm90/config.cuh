@@ -2,8 +2,8 @@
  * The fused backward for 16-bit types on Hopper: two persistent, warp-specialised kernels, over keys and over rows. Rows
  * X stay, the other side Y is streamed (host/backward.h):
  *
- *   S [128, STEP] = X0 Y0^T    dP = X1 Y1^T    P = exp2(S - base)    dS = P (dP - delta)
- *   dX0 [128, D] += dS Y0      over keys also dX1 += P Y1
+ *   S [M, 64] = X0 Y0^T    dP = X1 Y1^T    P = exp2(S - base)    dS = P (dP - delta)
+ *   dX0 [M, D] += dS Y0      over keys also dX1 += P Y1
  *
  * Over keys S is thus S^T, so that P and dS are register operands of the sums as they stand. Each sum is one
  * accumulator, in the order of the lists: no atomics, no order to wait for. A CTA has three warpgroups:
@@ -23,23 +23,21 @@
 #include "device/sm90/tma.cuh"
 #include "device/sm90/wgmma.cuh"
 
-/* Flags of a step: it ends its item; some pairs of its groups 0, 1 are not listed. */
-enum { GRADIENT_END = 1, GRADIENT_CUT = 2, GRADIENT_CUTS = 6 };
+/* Flags of a step: it ends its item; some pairs are not listed. */
+enum { GRADIENT_END = 1, GRADIENT_CUT = 2 };
 
 /* Named barriers, and on: which consumer's turn it is to issue products. */
 enum { GRADIENT_TURN = 1, GRADIENT_TURNS = 256 };
 
-#define GRADIENT_GROUP 64 /* places of a mask group, and of a granule */
+#define GRADIENT_PLACES 64                    /* places of a step: a granule, and a mask group */
+#define GRADIENT_SCORES (GRADIENT_PLACES / 2) /* floats of a thread */
 #define GRADIENT_STAGES_MOST 8
-#ifndef D64_STEP
-#define D64_STEP 64
-#endif
 
-/* Facts of a step. Words are mask groups in accumulator-fragment layout (lists/mask_groups.h), of each slice of 16 rows
+/* Facts of a step. Words are a mask group in accumulator-fragment layout (lists/mask_groups.h), of each slice of 16 rows
  * and lane. base, delta: of the step's queries, over keys. */
-template <int STEP, int ROWS, bool OVER_KEYS> struct gradient_step_known {
-    uint32_t words[STEP / GRADIENT_GROUP][ROWS / GRANULE_SLICE][32];
-    float base[OVER_KEYS ? STEP : 4], delta[OVER_KEYS ? STEP : 4];
+template <int ROWS, bool OVER_KEYS> struct gradient_step_known {
+    uint32_t words[ROWS / GRANULE_SLICE][32];
+    float base[OVER_KEYS ? GRADIENT_PLACES : 4], delta[OVER_KEYS ? GRADIENT_PLACES : 4];
     uint32_t is, unused[3];
 };
 
@@ -48,12 +46,10 @@ template <class T_, int D_, int ROWS_, bool OVER_KEYS_> struct gradient_sm90_sha
     using T = T_;
     static constexpr int D = D_, ROWS = ROWS_, CONSUMERS = ROWS / 64;
     static constexpr bool OVER_KEYS = OVER_KEYS_;
-    static constexpr int STEP = OVER_KEYS && D <= 64 ? D64_STEP : 64; /* places */
-    static constexpr int GROUPS = STEP / GRADIENT_GROUP, PANELS = D / 64;
-    static constexpr int SCORES = STEP / 2;                               /* floats of a thread */
+    static constexpr int PANELS = D / 64;
     static constexpr int X_PANEL = ROWS * 128, X_TILE = PANELS * X_PANEL; /* bytes */
-    static constexpr int Y_PANEL = STEP * 128, Y_TILE = PANELS * Y_PANEL;
-    using known = gradient_step_known<STEP, ROWS, OVER_KEYS>;
+    static constexpr int Y_PANEL = GRADIENT_PLACES * 128, Y_TILE = PANELS * Y_PANEL;
+    using known = gradient_step_known<ROWS, OVER_KEYS>;
     static constexpr int STAGE = 2 * Y_TILE + (int)sizeof(known);
     /* CTAs of a multiprocessor, the bytes that each can have, and stages that fit. */
     static constexpr int RESIDENT = GRADIENT_SM90_RESIDENT(ROWS);

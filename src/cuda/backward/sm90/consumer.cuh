@@ -47,23 +47,16 @@ DEVICE float gradient_exp2(float x) {
 }
 
 /* Elements of pairs that are not listed become 0, whatever they are. */
-template <class shape>
-DEVICE void gradient_select(float (&x)[shape::SCORES], const uint32_t (&listed)[shape::GROUPS]) {
+DEVICE void gradient_select(float (&x)[GRADIENT_SCORES], uint32_t listed) {
 #pragma unroll
-    for (int i = 0; i < shape::SCORES; i++)
-        if (!(listed[i / 32] >> i % 32 & 1))
+    for (int i = 0; i < GRADIENT_SCORES; i++)
+        if (!(listed >> i & 1))
             x[i] = 0;
 }
-/* Words of this lane's scores of a step. */
-template <class shape>
-DEVICE void gradient_load_words(uint32_t (&listed)[shape::GROUPS],
-                                const struct gradient_consumer &at, int is) {
-#pragma unroll
-    for (int u = 0; u < shape::GROUPS; u++)
-        listed[u] = is & GRADIENT_CUT << u
-                        ? gradient_known_of<shape>(at.memory, at.step)
-                              .words[u][4 * at.number + at.warp][warp_lane_here()]
-                        : ~0u;
+/* Bits of this lane's scores of a step that has GRADIENT_CUT. */
+template <class shape> DEVICE uint32_t gradient_listed(const struct gradient_consumer &at) {
+    return gradient_known_of<shape>(at.memory, at.step)
+        .words[4 * at.number + at.warp][warp_lane_here()];
 }
 
 DEVICE void gradient_store_pair(float *to, float x, float y) {

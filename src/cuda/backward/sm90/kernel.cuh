@@ -70,7 +70,7 @@ static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStr
     struct gradient_maps maps = {};
     maps.tma_x = gradient_maps_make<T>(maps.x, p, p->x, heads[OVER_KEYS], n[OVER_KEYS], ROWS);
     maps.tma_y =
-        gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_GROUP);
+        gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_PLACES);
     void *arguments[] = {(void *)p, &maps};
     cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
     if (!code)

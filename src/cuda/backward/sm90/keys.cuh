@@ -1,8 +1,8 @@
 /*
  * The fused backward on Hopper: a consumer over keys, 64 of a tile's 128. Products of a step, of D dims:
  *
- *   S^T = K Q^T, dP^T = V dO^T      m64n(STEP)k16, D / 16 each, from shared memory
- *   dV += P^T dO, dK += dS^T Q      m64n(D)k16, STEP / 16 each, P^T and dS^T from registers
+ *   S^T = K Q^T, dP^T = V dO^T      m64n64k16, D / 16 each, from shared memory
+ *   dV += P^T dO, dK += dS^T Q      m64n(D)k16, four each, P^T and dS^T from registers
  *
  * dV and dK of a step are issued with S of the next, in front of it, then dP. Consumers issue in turns:
  *
@@ -17,12 +17,12 @@
 /* Sums, and P and dS of a step as register operands. */
 template <class shape> struct gradient_keys {
     float dk[shape::D / 2], dv[shape::D / 2];
-    uint32_t weights[shape::SCORES / 2], ds[shape::SCORES / 2];
+    uint32_t weights[GRADIENT_SCORES / 2], ds[GRADIENT_SCORES / 2];
 };
 
 /* S^T or dP^T: K or V of the tile by Q or dO of the step. */
 template <class shape>
-DEVICE void gradient_scores_of_keys(float (&s)[shape::SCORES], uint32_t x, uint32_t y) {
+DEVICE void gradient_scores_of_keys(float (&s)[GRADIENT_SCORES], uint32_t x, uint32_t y) {
     const uint64_t a = wgmma_k_major(x), b = wgmma_k_major(y);
     wgmma_fence();
 #pragma unroll
@@ -41,23 +41,23 @@ DEVICE void gradient_add_keys(struct gradient_keys<shape> &w, uint32_t y, int ad
     wgmma_fence_operand(w.weights);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < shape::STEP / 16; k++)
+    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
         wgmma_rs(w.dv, w.weights + 4 * k, d_o + k * (16 * 128 / 16), k > 0 ? 1 : add,
                  typename shape::T());
     wgmma_fence_operand(w.dk);
     wgmma_fence_operand(w.ds);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < shape::STEP / 16; k++)
+    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
         wgmma_rs(w.dk, w.ds + 4 * k, q + k * (16 * 128 / 16), k > 0 ? 1 : add, typename shape::T());
     wgmma_commit();
 }
 
 /* S to P, and to the operand of dV. */
 template <class shape>
-DEVICE void gradient_weigh_keys(float (&s)[shape::SCORES], const float *base, float scale) {
+DEVICE void gradient_weigh_keys(float (&s)[GRADIENT_SCORES], const float *base, float scale) {
 #pragma unroll
-    for (int j = 0; j < shape::SCORES / 4; j++) {
+    for (int j = 0; j < GRADIENT_SCORES / 4; j++) {
         const float2 less = reinterpret_cast<const float2 *>(base)[4 * j];
         s[4 * j] = gradient_exp2(fmaf(s[4 * j], scale, -less.x));
         s[4 * j + 1] = gradient_exp2(fmaf(s[4 * j + 1], scale, -less.y));
@@ -68,10 +68,10 @@ DEVICE void gradient_weigh_keys(float (&s)[shape::SCORES], const float *base, fl
 
 /* dP to dS, of P in `s`. */
 template <class shape>
-DEVICE void gradient_ds_keys(float (&dp)[shape::SCORES], const float (&s)[shape::SCORES],
+DEVICE void gradient_ds_keys(float (&dp)[GRADIENT_SCORES], const float (&s)[GRADIENT_SCORES],
                              const float *delta) {
 #pragma unroll
-    for (int j = 0; j < shape::SCORES / 4; j++) {
+    for (int j = 0; j < GRADIENT_SCORES / 4; j++) {
         const float2 less = reinterpret_cast<const float2 *>(delta)[4 * j];
         dp[4 * j] = s[4 * j] * (dp[4 * j] - less.x);
         dp[4 * j + 1] = s[4 * j + 1] * (dp[4 * j + 1] - less.y);
@@ -88,7 +88,7 @@ DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradi
     const uint32_t y = gradient_y<shape>(at.shared, at.step);
     typename shape::known &known = gradient_known_of<shape>(at.memory, at.step);
     const int column = warp_lane() % 4 * 2;
-    float s[shape::SCORES], dp[shape::SCORES];
+    float s[GRADIENT_SCORES], dp[GRADIENT_SCORES];
     const int is = gradient_wait_step<shape>(at);
     if (shape::CONSUMERS > 1)
         named_barrier_sync(GRADIENT_TURN + at.number, GRADIENT_TURNS);
@@ -109,14 +109,13 @@ DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradi
     wgmma_wait<0>();
     wgmma_fence_operand(dp);
     gradient_ds_keys<shape>(dp, s, known.delta + column);
-    if (is & GRADIENT_CUTS) {
-        uint32_t listed[shape::GROUPS];
-        gradient_load_words<shape>(listed, at, is);
-        gradient_select<shape>(s, listed);
-        gradient_select<shape>(dp, listed);
+    if (is & GRADIENT_CUT) {
+        const uint32_t listed = gradient_listed<shape>(at);
+        gradient_select(s, listed);
+        gradient_select(dp, listed);
     }
 #pragma unroll
-    for (int j = 0; j < shape::SCORES / 2; j++) {
+    for (int j = 0; j < GRADIENT_SCORES / 2; j++) {
         w.weights[j] = mma_pack(s[2 * j], s[2 * j + 1], typename shape::T());
         w.ds[j] = mma_pack(dp[2 * j], dp[2 * j + 1], typename shape::T());
     }

@@ -56,7 +56,7 @@ DEVICE void gradient_each_step(const struct gradient_params &p, const struct gra
         const struct granule_item &item = all.first[i]; /* in L1: registers are short */
         int32_t rows = 0;
 #pragma unroll 1
-        for (int32_t g = 0; g < item.count; g += shape::GROUPS, step++) {
+        for (int32_t g = 0; g < item.count; g++, step++) {
             if (g % 32 == 0)
                 rows = gradient_load_granules<shape>(p, item, g);
             each(item, g, rows, step);
@@ -79,27 +79,21 @@ DEVICE void gradient_produce_y(uint32_t shared, const struct gradient_params &p,
             const int32_t head = gradient_y_head<shape>(item), batch = item.batch;
             barrier_wait(ring_barrier<shape::STAGES>(shared + shape::Y_EMPTY, step),
                          ring_parity<shape::STAGES>(step) ^ 1);
-            if (maps.tma_y && warp_lane() == 0)
+            const int32_t first = __shfl_sync(WARP_ALL, rows, g % 32);
+            if (!maps.tma_y)
+                for (int side = 0; side < 2; side++)
+                    gradient_copy_rows<T, shape::PANELS>(
+                        to + side * shape::Y_TILE, shape::Y_PANEL, p.y[side], batch, head, first,
+                        GRADIENT_PLACES, gradient_y_rows<shape>(p), p.d[side]);
+            if (warp_lane() == 0 && maps.tma_y) {
                 barrier_arrive_expect_tx(full, 2 * shape::Y_TILE);
 #pragma unroll
-            for (int u = 0; u < shape::GROUPS; u++) {
-                const int32_t first = __shfl_sync(WARP_ALL, rows, (g + u) % 32);
-                const uint32_t at = to + u * GRADIENT_GROUP * 128;
-                for (int side = 0; side < 2; side++) {
-                    if (!maps.tma_y)
-                        gradient_copy_rows<T, shape::PANELS>(
-                            at + side * shape::Y_TILE, shape::Y_PANEL, p.y[side], batch, head,
-                            first, GRADIENT_GROUP, gradient_y_rows<shape>(p), p.d[side]);
-                    else if (warp_lane() == 0)
-#pragma unroll
-                        for (int part = 0; part < shape::PANELS; part++)
-                            tma_load(at + side * shape::Y_TILE + part * shape::Y_PANEL,
-                                     &maps.y[side], full, 64 * part, first, head, batch,
-                                     TMA_EVICT_LAST);
-                }
-            }
-            if (!maps.tma_y && warp_lane() == 0)
+                for (int i = 0; i < 2 * shape::PANELS; i++)
+                    tma_load(to + i * shape::Y_PANEL, &maps.y[i / shape::PANELS], full,
+                             64 * (i % shape::PANELS), first, head, batch, TMA_EVICT_LAST);
+            } else if (warp_lane() == 0) {
                 barrier_arrive(full);
+            }
             __syncwarp();
         });
 }
@@ -177,9 +171,8 @@ template <class shape> DEVICE void gradient_zero_rows(uint32_t at, uint64_t dead
 
 /* Queries of a group: base and delta to the step, and the empty ones. */
 template <class shape>
-DEVICE uint64_t gradient_load_queries(typename shape::known &known, int u,
-                                      const struct gradient_params &p, int64_t head,
-                                      int32_t first) {
+DEVICE uint64_t gradient_load_queries(typename shape::known &known, const struct gradient_params &p,
+                                      int64_t head, int32_t first) {
     uint64_t empty = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -187,8 +180,8 @@ DEVICE uint64_t gradient_load_queries(typename shape::known &known, int u,
         const bool inside = first + at < p.n_q;
         const int64_t query = head * p.n_q + (inside ? first + at : 0);
         const float base = inside ? __ldg(p.stats.base + query) : INFINITY;
-        known.base[u * GRADIENT_GROUP + at] = base;
-        known.delta[u * GRADIENT_GROUP + at] = inside ? __ldg(p.stats.delta + query) : 0;
+        known.base[at] = base;
+        known.delta[at] = inside ? __ldg(p.stats.delta + query) : 0;
         empty |= (uint64_t)__ballot_sync(WARP_ALL, inside && base == INFINITY) << 32 * half;
     }
     return empty;
@@ -216,33 +209,32 @@ DEVICE struct gradient_group gradient_group_of(const struct gradient_params &p,
     return group;
 }
 
-/* Group u of a step, granule g of its piece: queries, words, rows that count for nothing. Answers whether some pair is
- * not listed. */
+/* Facts of a step, granule g of its piece: queries, words, rows that count for nothing. Answers whether some pair is not
+ * listed. */
 template <class shape>
-DEVICE bool gradient_know_group(typename shape::known &known, uint32_t shared, uint32_t step,
-                                const struct gradient_params &p, const struct granule_item &item,
-                                int u, int32_t g, int32_t first) {
-    const struct gradient_group group = gradient_group_of<shape::ROWS / GRANULE_SLICE>(
-        p, item, g, gradient_y_rows<shape>(p), first);
+DEVICE bool gradient_know_step(typename shape::known &known, uint32_t shared, uint32_t step,
+                               const struct gradient_params &p, const struct granule_item &item,
+                               int32_t g, int32_t first) {
+    constexpr int SLICES = shape::ROWS / GRANULE_SLICE;
+    const struct gradient_group group =
+        gradient_group_of<SLICES>(p, item, g, gradient_y_rows<shape>(p), first);
     uint64_t dead = group.absent;
     if (shape::OVER_KEYS)
-        dead |= gradient_load_queries<shape>(known, u, p,
-                                             (int64_t)item.batch * p.heads_q + item.head, first);
+        dead |= gradient_load_queries<shape>(known, p, (int64_t)item.batch * p.heads_q + item.head,
+                                             first);
     if (!__any_sync(WARP_ALL, group.record != MASK_ALL) && !dead)
         return false;
     const uint32_t kept = dead ? ~gradient_place_bits(dead) : ~0u;
 #pragma unroll 2
-    for (int slice = 0; slice < shape::ROWS / GRANULE_SLICE; slice++) {
+    for (int slice = 0; slice < SLICES; slice++) {
         const uint32_t record = __shfl_sync(WARP_ALL, group.record, slice);
-        known.words[u][slice][warp_lane()] =
+        known.words[slice][warp_lane()] =
             __ldg(p.image.mask_bits + (record << MASK_WORDS_BITS) + warp_lane()) & kept;
     }
     if (dead) {
         const uint32_t stage = ring_stage<shape::STAGES>(step);
         barrier_wait(shared + shape::Y_FULL + 8 * stage, ring_parity<shape::STAGES>(step));
-        gradient_zero_rows<shape>(shared + shape::Y + stage * (2 * shape::Y_TILE) +
-                                      (uint32_t)u * (GRADIENT_GROUP * 128),
-                                  dead);
+        gradient_zero_rows<shape>(shared + shape::Y + stage * (2 * shape::Y_TILE), dead);
         proxy_fence();
     }
     return true;
@@ -254,18 +246,14 @@ DEVICE void gradient_produce_known(char *memory, uint32_t shared, const struct g
     gradient_each_step<shape>(
         p, all, [&](const struct granule_item &item, int32_t g, int32_t rows, uint32_t step) {
             typename shape::known &known = gradient_known_of<shape>(memory, step);
-            const bool last = g + shape::GROUPS >= item.count &&
-                              (!shape::OVER_KEYS || (item.parts & GRANULE_LAST));
-            uint32_t is = last ? GRADIENT_END : 0;
+            const bool last =
+                g + 1 == item.count && (!shape::OVER_KEYS || (item.parts & GRANULE_LAST));
             barrier_wait(ring_barrier<shape::STAGES>(shared + shape::Y_EMPTY, step),
                          ring_parity<shape::STAGES>(step) ^ 1);
-#pragma unroll 1
-            for (int u = 0; u < shape::GROUPS; u++)
-                if (gradient_know_group<shape>(known, shared, step, p, item, u, g + u,
-                                               __shfl_sync(WARP_ALL, rows, (g + u) % 32)))
-                    is |= GRADIENT_CUT << u;
+            const bool cut = gradient_know_step<shape>(known, shared, step, p, item, g,
+                                                       __shfl_sync(WARP_ALL, rows, g % 32));
             if (warp_lane() == 0)
-                known.is = is;
+                known.is = (last ? GRADIENT_END : 0) | (cut ? GRADIENT_CUT : 0);
             __syncwarp();
             if (warp_lane() == 0)
                 barrier_arrive(ring_barrier<shape::STAGES>(shared + shape::KNOWN, step));

@@ -13,7 +13,7 @@
 /* Q and dO, sums, and dS of a step as a register operand; base and delta of this lane's rows. */
 template <class shape> struct gradient_rows {
     static constexpr int HELD = shape::HELD ? shape::D / 4 : 4;
-    uint32_t q[HELD], d_o[HELD], ds[shape::SCORES / 2];
+    uint32_t q[HELD], d_o[HELD], ds[GRADIENT_SCORES / 2];
     float dq[shape::D / 2], base[2], delta[2];
 };
 
@@ -50,7 +50,7 @@ DEVICE void gradient_begin_rows(struct gradient_rows<shape> &w, const struct gra
 
 /* S or dP of a step: rows as they are held, or at `x`. */
 template <class shape>
-DEVICE void gradient_scores_of_rows(float (&s)[shape::SCORES], const uint32_t *held, uint32_t x,
+DEVICE void gradient_scores_of_rows(float (&s)[GRADIENT_SCORES], const uint32_t *held, uint32_t x,
                                     uint32_t y) {
     const uint64_t a = wgmma_k_major(x), b = wgmma_k_major(y);
     wgmma_fence();
@@ -74,7 +74,7 @@ DEVICE void gradient_add_rows(struct gradient_rows<shape> &w, uint32_t y, int ad
     wgmma_fence_operand(w.ds);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < shape::STEP / 16; k++)
+    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
         wgmma_rs(w.dq, w.ds + 4 * k, k_rows + k * (16 * 128 / 16), k > 0 ? 1 : add,
                  typename shape::T());
     wgmma_commit();
@@ -85,7 +85,7 @@ template <class shape>
 DEVICE int gradient_step_rows(struct gradient_rows<shape> &w, const struct gradient_consumer &at,
                               int i, float scale) {
     const uint32_t y = gradient_y<shape>(at.shared, at.step);
-    float s[shape::SCORES], dp[shape::SCORES];
+    float s[GRADIENT_SCORES], dp[GRADIENT_SCORES];
     const int is = gradient_wait_step<shape>(at);
     const uint32_t x = at.shared + shape::X + (uint32_t)at.number * (64 * 128);
     gradient_scores_of_rows<shape>(s, w.q, x, y);
@@ -99,20 +99,17 @@ DEVICE int gradient_step_rows(struct gradient_rows<shape> &w, const struct gradi
     wgmma_fence_operand(s);
     wgmma_fence_operand(dp);
 #pragma unroll
-    for (int j = 0; j < shape::SCORES; j++)
+    for (int j = 0; j < GRADIENT_SCORES; j++)
         dp[j] = gradient_exp2(fmaf(s[j], scale, -w.base[j / 2 % 2])) * (dp[j] - w.delta[j / 2 % 2]);
-    if (is & GRADIENT_CUTS) {
-        uint32_t listed[shape::GROUPS];
-        gradient_load_words<shape>(listed, at, is);
-        gradient_select<shape>(dp, listed);
-    }
+    if (is & GRADIENT_CUT)
+        gradient_select(dp, gradient_listed<shape>(at));
     if (i > 0) {
         wgmma_wait<0>();
         wgmma_fence_operand(w.dq);
         gradient_release<shape>(at.shared, at.step - 1);
     }
 #pragma unroll
-    for (int j = 0; j < shape::SCORES / 2; j++)
+    for (int j = 0; j < GRADIENT_SCORES / 2; j++)
         w.ds[j] = mma_pack(dp[2 * j], dp[2 * j + 1], typename shape::T());
     return is;
 }
