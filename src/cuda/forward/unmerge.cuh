@@ -8,6 +8,7 @@
 
 #define UNMERGE_THREADS 128
 #define UNMERGE_ROWS 4     /* rows of a thread at once: their loads are issued together */
+#define UNMERGE_BLOCKS 4   /* of a multiprocessor at least: registers for the rows, none spilled */
 #define UNMERGE_GRID 65535 /* heads, and batches, of a grid at most */
 
 /* N elements of a row at once: the address is aligned to as many, up to 16 bytes. */
@@ -81,7 +82,7 @@ DEVICE void unmerge_rows_of(const struct merge_params &p, int64_t b, int64_t h, 
 
 /* Blocks of a grid: rows, heads, batches. Nothing is divided to find a block's place. */
 template <class In, class Out, int N, int LANES>
-static __global__ void __launch_bounds__(UNMERGE_THREADS)
+static __global__ void __launch_bounds__(UNMERGE_THREADS, UNMERGE_BLOCKS)
     unmerge_rows(const __grid_constant__ struct merge_params p) {
     constexpr int ROWS = UNMERGE_THREADS / LANES * UNMERGE_ROWS;
     for (int64_t b = blockIdx.z; b * p.heads * p.n < p.rows; b += gridDim.z)

@@ -33,21 +33,25 @@ static inline cudaError_t launch_overlaps(const void *kernel, bool *overlaps) {
     return code;
 }
 
-/* Launches a kernel so where it may. bytes: of dynamic shared memory. */
+/* Launches a kernel so where it may, in clusters of `cluster` CTAs, 0: in none. bytes: of dynamic shared memory. */
 static inline cudaError_t launch_early(const void *kernel, dim3 blocks, int threads, size_t bytes,
-                                       void **arguments, cudaStream_t stream) {
+                                       void **arguments, cudaStream_t stream, int cluster = 0) {
     bool overlaps = false;
     const cudaError_t code = launch_overlaps(kernel, &overlaps);
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute &clusters = attributes[overlaps];
+    clusters.id = cudaLaunchAttributeClusterDimension;
+    clusters.val.clusterDim.x = (unsigned)cluster;
+    clusters.val.clusterDim.y = clusters.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = overlaps;
+    config.attrs = attributes;
+    config.numAttrs = overlaps + (cluster > 0);
     return code ? code : cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
