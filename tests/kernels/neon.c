@@ -7,7 +7,7 @@
 
 #include "lab/check/check.h"
 
-static const char *const cases[] = {
+static const char *const attention_cases[] = {
     "h=2,hkv=1,n=150,d=64,pattern=dense",
     "h=3,hkv=3,n=131,nkv=70,d=33,dv=1,pattern=causal,dtype=f16",
     "h=2,n=97,d=16,dv=70,pattern=window(20,3),dtype=bf16,layout=bnhd",
@@ -19,41 +19,52 @@ static const char *const cases[] = {
     "h=1,n=60,d=24,block=8x16,pattern=window(9,9),fill=nanv",
     "h=1,n=3,nkv=5,d=1000,dv=64,pattern=dense,fill=positive",
     "h=1,n=3,nkv=5000,d=1,dv=64,pattern=dense,fill=positive",
+    NULL,
+};
+static const char *const mlp_cases[] = {
+    "n=70,nkv=130,d=33,dv=40,block=64x1,pattern=random_row(0.3,1),bias=ho",
+    "n=70,nkv=130,d=33,dv=40,dtype=f16,block=16x8,pattern=random(0.3,1),activation=silu,cache="
+    "delta",
+    "n=40,nkv=72,d=24,dv=17,dtype=bf16,block=64x1,pattern=dense,activation=gelu_tanh,cache=store",
+    NULL,
 };
 
-/* Operations and pipelines that have a pass of each stage. */
+/* Operations and pipelines that have a pass of each stage, and their cases. */
 static const struct {
     const char *operation;
     tess_pipeline pipeline;
+    const char *const *cases;
 } runs[] = {
-    [TESS_STAGE_ATTENTION] = {"attention", TESS_FUSED},
-    [TESS_STAGE_SDDMM] = {"attention", TESS_STAGED},
-    [TESS_STAGE_SOFTMAX] = {"attention", TESS_STAGED},
-    [TESS_STAGE_SPMM] = {"attention", TESS_STAGED},
-    [TESS_STAGE_DELTA] = {"backward", TESS_FUSED},
-    [TESS_STAGE_GRADIENT_KEYS] = {"backward", TESS_FUSED},
-    [TESS_STAGE_GRADIENT_ROWS] = {"backward", TESS_FUSED},
-    [TESS_STAGE_SOFTMAX_BACKWARD] = {"backward", TESS_STAGED},
-    [TESS_STAGE_SPMM_TRANSPOSED] = {"backward", TESS_STAGED},
-    [TESS_STAGE_COLUMN_SUMS] = {"attention,sums=64", TESS_FUSED},
+    [TESS_STAGE_ATTENTION] = {"attention", TESS_FUSED, attention_cases},
+    [TESS_STAGE_SDDMM] = {"attention", TESS_STAGED, attention_cases},
+    [TESS_STAGE_SOFTMAX] = {"attention", TESS_STAGED, attention_cases},
+    [TESS_STAGE_SPMM] = {"attention", TESS_STAGED, attention_cases},
+    [TESS_STAGE_DELTA] = {"backward", TESS_FUSED, attention_cases},
+    [TESS_STAGE_GRADIENT_KEYS] = {"backward", TESS_FUSED, attention_cases},
+    [TESS_STAGE_GRADIENT_ROWS] = {"backward", TESS_FUSED, attention_cases},
+    [TESS_STAGE_SOFTMAX_BACKWARD] = {"backward", TESS_STAGED, attention_cases},
+    [TESS_STAGE_SPMM_TRANSPOSED] = {"backward", TESS_STAGED, attention_cases},
+    [TESS_STAGE_COLUMN_SUMS] = {"attention,sums=64", TESS_FUSED, attention_cases},
+    [TESS_STAGE_MLP_UP] = {"mlp", TESS_FUSED, mlp_cases},
+    [TESS_STAGE_MLP_DOWN] = {"mlp", TESS_FUSED, mlp_cases},
 };
 
 /* Answers how many runs failed. */
 static int kernel_check(const tess_kernel_info *kernel) {
     int failed = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (const char *const *text = runs[kernel->stage].cases; *text; text++) {
         struct lab_case c;
         struct lab_work work = {0};
         struct lab_outcome outcome = {.verdict = LAB_FAILED};
         char why[LAB_WHY] = "";
         char line[LAB_CASE_TEXT];
-        snprintf(line, sizeof line, "op=%s,%s", runs[kernel->stage].operation, cases[i]);
+        snprintf(line, sizeof line, "op=%s,%s", runs[kernel->stage].operation, *text);
         if (lab_case_parse(&c, line, why) || lab_work_make(&work, &c, why))
             snprintf(outcome.message, sizeof outcome.message, "%s", why);
         else
             lab_check(&outcome, &work, TESS_CPU, runs[kernel->stage].pipeline, kernel->name);
         if (outcome.verdict != LAB_PASSED) {
-            printf("FAILED %s: %s: %s\n", kernel->name, cases[i], outcome.message);
+            printf("FAILED %s: %s: %s\n", kernel->name, *text, outcome.message);
             failed++;
         }
         lab_work_free(&work);

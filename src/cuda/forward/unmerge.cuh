@@ -8,7 +8,7 @@
 
 #define UNMERGE_THREADS 128
 #define UNMERGE_ROWS 4     /* rows of a thread at once: their loads are issued together */
-#define UNMERGE_BLOCKS 4   /* of a multiprocessor at least: registers for the rows, none spilled */
+#define UNMERGE_BLOCKS 4   /* multiprocessor's, at least: registers for the rows, none spilled */
 #define UNMERGE_GRID 65535 /* heads, and batches, of a grid at most */
 
 /* N elements of a row at once: the address is aligned to as many, up to 16 bytes. */
