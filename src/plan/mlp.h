@@ -18,8 +18,9 @@
 
 /*
  * Values of tile T of batch b stand at block b * tiles + T of `values`: tile_rows rows of value_stride elements of
- * the problem's type. Row r's p-th is that of the p-th column of the tile's list. UP writes zeros from the last
- * column up to a multiple of MLP_COLUMNS. Rows past the tile's end are any.
+ * the problem's type. Row r's p-th is that of the p-th column of the tile's list; a backend may order a block
+ * otherwise. UP writes zeros from the last column on as far as its DOWN reads, up to a multiple of MLP_COLUMNS at
+ * most. Rows past the tile's end are any.
  */
 struct mlp_operands {
     struct attention_operands forward; /* x as q, W1 as k, W2 as v, o, base_o and beta */
