@@ -12,21 +12,21 @@
 
 static float model[3][HEADS][TOKENS][DIM]; /* q, k and v of the file */
 
+/* f16's exponents are f32's less 112: digits move to their place, and a product scales them. */
 static float wide(f16 x) {
-    const int exponent = x >> 10 & 31, digits = x & 1023;
-    const float y =
-        exponent ? ldexpf((float)(1024 + digits), exponent - 25) : ldexpf((float)digits, -24);
-    return x & 0x8000 ? -y : y;
+    const uint32_t bits = (uint32_t)(x & 0x7fff) << 13 | (uint32_t)(x & 0x8000) << 16;
+    float y;
+    memcpy(&y, &bits, sizeof y);
+    return y * 0x1p112f;
 }
 
-/* Rounded to nearest; numbers of the model are within f16's normal range, or 0. */
+/* Rounded to nearest, ties to even; of numbers within f16's range. */
 static f16 narrow(float x) {
-    int exponent;
-    const float half = frexpf(fabsf(x), &exponent); /* in [1/2, 1) */
-    long digits = lrintf(half * 2048) + (long)(exponent + 13) * 1024;
-    if (digits < 1024)
-        digits = 0;
-    return (f16)((x < 0 ? 0x8000 : 0) | digits);
+    const float scaled = x * 0x1p-112f;
+    uint32_t bits;
+    memcpy(&bits, &scaled, sizeof bits);
+    const uint32_t size = bits & 0x7fffffff;
+    return (f16)((size + 0xfff + (size >> 13 & 1)) >> 13 | (bits >> 16 & 0x8000));
 }
 
 /* Tensors of the file: its header ends where their offsets count from. */

@@ -442,7 +442,7 @@ int main(int argc, char **argv) {
     tokens = argc > 1 ? atoll(argv[1]) : 768;
     heads = argc > 2 ? atoll(argv[2]) : 2;
     layers = argc > 3 ? atoi(argv[3]) : 5;
-    trials = argc > 4 ? atoi(argv[4]) : 10;
+    trials = argc > 4 ? atoi(argv[4]) : 5;
     if (tokens < GROUP || heads < 1 || layers < 1 || trials < 1) {
         fprintf(stderr, "usage: %s [TOKENS, at least 192 [HEADS [LAYERS [TRIALS]]]]\n", *argv);
         return EXIT_FAILURE;
