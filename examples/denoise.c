@@ -25,8 +25,8 @@
  *     cc -DEXAMPLE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  *     ./a.out data/minilm.safetensors [DRIFT [STEPS]]
  *
- * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by little, by nothing more in any step without drift, and column sums by
- * today's lse add up to the queries.
+ * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by
+ * little, by nothing more without drift, and column sums by today's lse add up to the queries.
  */
 #define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <math.h>
