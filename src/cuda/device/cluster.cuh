@@ -27,20 +27,6 @@ DEVICE int cluster_rank(void) {
     return rank;
 }
 
-/* Cluster barrier in two: after its wait, all thread blocks have arrived. Arriving orders no stores. */
-DEVICE void cluster_arrive(void) {
-    __syncwarp();
-#if ARCHITECTURE_CLUSTERS
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-DEVICE void cluster_arrived(void) {
-    __syncwarp();
-#if ARCHITECTURE_CLUSTERS
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
 /* Cluster barrier: what each thread block wrote to its shared memory before is visible to the others after. */
 DEVICE void cluster_wait(void) {
     __syncwarp();

@@ -103,16 +103,6 @@ DEVICE registers_places registers_around(float share, float deviations, int samp
             min(max((int32_t)floorf(middle - apart), 0), 31)};
 }
 
-/* The lowest and the highest key of a lane's numbers. */
-template <int KEYS>
-DEVICE void registers_bounds(const float (&x)[KEYS], uint32_t *least, uint32_t *most) {
-    float low = INFINITY, high = -INFINITY;
-#pragma unroll
-    for (int j = 0; j < KEYS; j++)
-        low = fminf(low, x[j]), high = fmaxf(high, x[j]);
-    *least = registers_key(low), *most = registers_key(high);
-}
-
 /* Adds how many of the numbers are at least `least`. */
 template <int KEYS>
 DEVICE void registers_count(uint32_t *n, const float (&x)[KEYS], float least, uint32_t each) {
