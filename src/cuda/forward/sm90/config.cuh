@@ -127,7 +127,7 @@ enum {
 };
 #define SM90_BOTH 256 /* threads of two consumers */
 
-/* What weights of a run with column sums are relative to: running maxima, or references (column_sums.cuh). */
+/* Bases of weights in runs with column sums: running maxima, or references (column_sums.cuh). */
 enum { SM90_NO_SUMS, SM90_SUMS_BY_MAXIMA, SM90_SUMS_BY_REFERENCES };
 #define SM90_SUMS_RAISE 20.0f /* log2 of what P is raised by, by references */
 
