@@ -1,4 +1,4 @@
-/* What examples of deltas have in common: the plans of a layer's attention, the choice of its columns, and time. */
+/* Parts that examples of deltas have in common: plans of attention, the choice of columns, and time. */
 #ifndef EXAMPLES_DELTAS_H
 #define EXAMPLES_DELTAS_H
 
