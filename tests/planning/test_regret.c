@@ -30,7 +30,7 @@ static const struct held quick = {1e6, 350, 1.021, 1.292}, all = {INFINITY, 460,
 static int64_t choice_of(const struct lab_case *c, const tess_pattern *pattern,
                          const struct card *card, char kernel[64]) {
     const tess_problem problem = lab_case_problem(c, TESS_FUSED);
-    tess_target target = cuda_target(90, 232448); /* as tess_target_query reads it off */
+    tess_target target = cuda_target(90, 232448); /* tess_target_query reads it off the card */
     tess_plan_info info = tess_plan_info_init();
     tess_plan *plan;
     target.cache_size = card->cache_size;
