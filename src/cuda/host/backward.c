@@ -3,6 +3,7 @@
 #include "host/staged.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Dims of each gradient in a slot: whole eights of floats, as MMAs have them; 0: it is not wanted. */
 struct slot_shape {
@@ -44,10 +45,52 @@ static double *slopes_take(struct carve *carve, const struct kernel_args *args) 
                             sizeof(double));
 }
 
+/* Units of dS of a joint pass. */
+static char *units_take(struct carve *carve, const struct kernel_args *args) {
+    const struct spill *spill = prepared_spill(args);
+    return spill ? carve_take_panel(carve, (size_t)spill->units, SPILL_UNIT, 1) : NULL;
+}
+
+static struct gradient_spill spill_take(struct carve *carve, const struct kernel_args *args) {
+    const struct spill *s = prepared_spill(args);
+    struct gradient_spill to = {.chunks = s->chunks, .workers = s->workers};
+    to.steps = carve_take(carve, (size_t)s->n_steps, sizeof *to.steps);
+    to.absent = carve_take(carve, (size_t)s->n_absent, sizeof *to.absent);
+    to.items = carve_take(carve, (size_t)s->n_items, sizeof *to.items);
+    to.worker_ptr =
+        carve_take_panel(carve, (size_t)s->chunks, (size_t)s->workers + 1, sizeof *to.worker_ptr);
+    to.unit_of = carve_take(carve, (size_t)s->n_heads, sizeof *to.unit_of);
+    return to;
+}
+
+size_t gradient_image_size(const struct kernel_args *args) {
+    struct carve carve = {.used = attention_image_size(args)};
+    spill_take(&carve, args);
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                            char *image) {
+    const struct spill *s = prepared_spill(args);
+    const size_t n = attention_image_parts(parts, args, image);
+    struct carve carve = {.base = image, .used = attention_image_size(args)};
+    const struct gradient_spill to = spill_take(&carve, args);
+    const struct device_part more[] = {
+        {to.steps, s->steps, s->n_steps, sizeof *to.steps},
+        {to.absent, s->absent, s->n_absent, sizeof *to.absent},
+        {to.items, s->items, s->n_items, sizeof *to.items},
+        {to.worker_ptr, s->worker_ptr, (int64_t)s->chunks * s->workers + 1, sizeof *to.worker_ptr},
+        {to.unit_of, s->unit_of, s->n_heads, sizeof *to.unit_of},
+    };
+    memcpy(parts + n, more, sizeof more);
+    return n + sizeof more / sizeof *more;
+}
+
 size_t gradient_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
     slots_take(&carve, args);
     slopes_take(&carve, args);
+    units_take(&carve, args);
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
@@ -102,6 +145,15 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .heads_kv = (int32_t)p->heads_kv,
         .after_keys = !keys && (p->gradients & (TESS_GRADIENT_K | TESS_GRADIENT_V)),
     };
+    if (prepared_spill(args)) {
+        struct carve image = {.base = (char *)(uintptr_t)args->image,
+                              .used = attention_image_size(args)};
+        params.spill = spill_take(&image, args);
+        params.spill.units = units_take(&carve, args);
+        params.spill.d_q = rows_view_of(p->gradients & TESS_GRADIENT_Q ? &given->d_q : &none);
+        params.spill.wide = given->d_q.type == TESS_F32;
+        params.spill.factor = (float)p->scale;
+    }
     if (params.modify.cap != 0)
         params.cap_scale = params.score_scale / params.modify.cap; /* rounded as the forward does */
     for (int i = 0; i < 2; i++) {

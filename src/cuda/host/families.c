@@ -7,6 +7,7 @@
 #include "host/drained.h"
 #include "host/mlp.h"
 #include "host/staged.h"
+#include "host/table.h"
 #include "plan/cost.h"
 #include "work/granules.h"
 #include "work/runs.h"
@@ -287,6 +288,29 @@ static double gradient_dims(const struct trial *trial) {
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
 }
 
+/* Shares of five products, of their four, and of the seconds that dS takes in and out of memory, that a joint pass takes;
+ * and of a launch, whose CTAs end one by one (docs/notes/backward_sm90.md). */
+#define SPILLED_PRODUCTS 1.25
+#define SPILLED_MEMORY .4
+#define SPILLED_LAUNCH 12e-6
+
+/* Infinite where dS cannot be spilled: units are whole blocks of 64. */
+static double gradient_keys_seconds(const struct trial *trial) {
+    const struct problem *p = trial->problem;
+    const double keys = drained_seconds(trial), rate = (double)trial->target->memory_rate;
+    if (!trial->joint)
+        return keys;
+    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
+        trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
+        return INFINITY;
+    const double pairs =
+        (trial->sums->full_keys + trial->sums->masked_keys) * trial->heads * trial->rows;
+    const double bytes = pairs * (double)tess_type_size(p->type);
+    return SPILLED_PRODUCTS * keys +
+           SPILLED_MEMORY * 2 * bytes / (rate > 0 ? rate : (double)cuda_memory_rate(90)) +
+           SPILLED_LAUNCH * (2 + floor(2 * bytes / (double)spill_room(p)));
+}
+
 static double modified_score(const struct problem *problem) {
     const struct modifiers *m = &problem->modifiers;
     return MODIFIED_SCORE * ((m->softcap != 0) + (m->alibi != 0)) +
@@ -400,11 +424,12 @@ const struct cuda_family family_small_m_16bit = {
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
 /* Hopper's, which compute all sums of a pass, whatever is wanted: the forward's costs, for more products. */
-#define GRADIENT_SM90(its_products)                                                                \
+#define GRADIENT_SM90(its_products, its_seconds, ...)                                              \
     {                                                                                              \
         .family = {.refuses = gradient_refuses,                                                    \
-                   .seconds = drained_seconds,                                                     \
+                   .seconds = its_seconds,                                                         \
                    .products = its_products,                                                       \
+                   __VA_ARGS__,                                                                    \
                    .workers = forward_workers,                                                     \
                    .prepare = &prepare_lists,                                                      \
                    .lists = LISTS_PACKED,                                                          \
@@ -412,8 +437,10 @@ const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GR
         .granule = GRANULE_MAX, .granule_least = GRANULE_MAX, .groups = 1, .tma = 1,               \
         .resident = gradient_sm90_resident, .refuses = gradient_sm90_refuses                       \
     }
-const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4);
-const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3);
+const struct cuda_family family_gradient_sm90_keys =
+    GRADIENT_SM90(4, gradient_keys_seconds, .joint_rows = SPILL_SIDE);
+const struct cuda_family family_gradient_sm90_rows =
+    GRADIENT_SM90(3, drained_seconds, .joint_rows = 0);
 
 static double sums_dims(const struct trial *trial) {
     return (double)trial->problem->d_qk;

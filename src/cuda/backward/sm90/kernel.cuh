@@ -5,6 +5,7 @@
 #include "backward/sm90/keys.cuh"
 #include "backward/sm90/producer.cuh"
 #include "backward/sm90/rows.cuh"
+#include "backward/sm90/spilled.cuh"
 #include "work/early.cuh"
 #include "work/launch.cuh"
 
@@ -62,6 +63,30 @@ static bool gradient_maps_make(CUtensorMap (&maps)[2], const struct gradient_par
     return made;
 }
 
+/* Launches of a joint pass: one more than there are chunks. */
+template <class T, int D, int ROWS>
+static cudaError_t gradient_spilled_launch(const struct gradient_params *p,
+                                           const struct gradient_maps &maps, cudaStream_t stream) {
+    using shape = gradient_sm90_shape<T, D, ROWS, true, true>;
+    void (*kernel)(const struct gradient_params, const struct gradient_params,
+                   const struct gradient_spilled_maps, int32_t) = gradient_spilled<shape>;
+    struct gradient_params rows = *p;
+    struct gradient_spilled_maps all = {maps, {}, false};
+    const int64_t size[4] = {p->batch, p->heads_kv, p->n_kv, p->d[0]};
+    const sm90_encode encode = sm90_encode_find();
+    all.tma_k =
+        encode && sm90_map_make(&all.k, encode, sm90_map_type(T()), p->x[0], size, SPILL_SIDE);
+    rows.out[0] = p->spill.d_q, rows.out[1].data = NULL;
+    rows.wide[0] = p->spill.wide, rows.factor[0] = p->spill.factor;
+    int32_t chunk = 0;
+    void *arguments[] = {(void *)p, &rows, &all, &chunk};
+    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    for (; !code && chunk <= p->spill.chunks; chunk++)
+        code = launch_early((const void *)kernel, dim3((unsigned)p->spill.workers), shape::THREADS,
+                            shape::BYTES, arguments, stream);
+    return code;
+}
+
 template <class T, int D, int ROWS, bool OVER_KEYS>
 static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStream_t stream) {
     using shape = gradient_sm90_shape<T, D, ROWS, OVER_KEYS>;
@@ -73,6 +98,11 @@ static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStr
         gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_PLACES);
     void *arguments[] = {(void *)p, &maps};
     cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    if constexpr (OVER_KEYS)
+        if (p->spill.units) {
+            code = gradient_spilled_launch<T, D, ROWS>(p, maps, stream);
+            return code ? code : gradient_combine_launch<T, OVER_KEYS>(p, stream);
+        }
     if (!code)
         code = launch_early((const void *)kernel, dim3((unsigned)p->workers), shape::THREADS,
                             shape::BYTES, arguments, stream);
