@@ -31,7 +31,7 @@ struct joint {
     const struct pass *pass;
     const struct granules *g;
     const struct spill *spill;
-    int32_t halves;                   /* of a tile of keys, and of queries */
+    int32_t halves;                   /* units of a side of a tile */
     uint64_t (*listed)[SIDES][SIDES]; /* [head][64 queries][64 keys] */
 };
 
@@ -84,7 +84,7 @@ static void step_holds(struct joint *j, const struct granule_item *item,
                        const struct spill_step *step) {
     const struct lists *lists = &j->pass->work->lists;
     const int64_t head = item->batch * HEADS_Q + item->head;
-    const uint64_t there = N - step->key < 64 ? (UINT64_C(1) << (N - step->key)) - 1 : UINT64_MAX;
+    const uint64_t inside = N - step->key < 64 ? (UINT64_C(1) << (N - step->key)) - 1 : UINT64_MAX;
     int units = 0;
     for (int c = 0; c < j->halves; c++) {
         if (step->unit[c] < 0)
@@ -97,7 +97,7 @@ static void step_holds(struct joint *j, const struct granule_item *item,
         assert_int_equal(j->g->keys[i], item->row + 64 * c);
         assert_true(*listed != 0);
         const uint64_t absent = step->absent < 0 ? 0 : j->spill->absent[step->absent];
-        assert_true((~absent & there) == *listed);
+        assert_true((~absent & inside) == *listed);
         *listed = 0, units++;
         const int64_t place = j->spill->unit_of[head] + step->unit[c];
         assert_true(place >= 0 && place < j->spill->units);

@@ -1,6 +1,9 @@
 /* The host's side of the fused backward on CUDA: workspaces, what kernels get. */
 #include "host/backward.h"
+#include "host/drained.h"
 #include "host/staged.h"
+#include "host/table.h"
+#include "plan/cost.h"
 
 #include <math.h>
 #include <string.h>
@@ -162,6 +165,26 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         params.slot_dims[i] = (int32_t)slot.dims[i];
     }
     return params;
+}
+
+/* ---- costs ---- */
+
+/* A joint pass has a product more, and half of the CTAs multiply while others read: half of the time that memory takes
+ * for dS, written and read, is not seen. */
+double gradient_keys_seconds(const struct trial *trial) {
+    const struct problem *p = trial->problem;
+    const double keys = drained_seconds(trial), products = trial->kernel->family->products;
+    const double given = (double)trial->target->memory_rate;
+    if (!trial->joint)
+        return keys;
+    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
+        trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
+        return INFINITY;
+    const double listed = trial->sums->full_keys + trial->sums->masked_keys;
+    const double bytes = listed * trial->heads * trial->rows * (double)tess_type_size(p->type);
+    const double rate = given > 0 ? given : (double)cuda_memory_rate(trial->target->architecture);
+    const double chunks = 1 + floor(2 * bytes / (double)spill_room(p));
+    return keys * (products + 1) / products + bytes / rate + chunks * cost_launch(trial);
 }
 
 /* ---- delta ---- */

@@ -117,6 +117,11 @@ size_t gradient_image_size(const struct kernel_args *args);
 size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                             char *image);
 
+/* Seconds of Hopper's pass over keys, joint or not; infinite where dS cannot be spilled: units are whole
+ * blocks of 64. */
+struct trial;
+double gradient_keys_seconds(const struct trial *trial);
+
 size_t gradient_workspace(const struct kernel_args *args);
 struct gradient_params gradient_params_of(const struct kernel_args *args);
 size_t delta_workspace(const struct kernel_args *args);

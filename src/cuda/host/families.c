@@ -7,7 +7,6 @@
 #include "host/drained.h"
 #include "host/mlp.h"
 #include "host/staged.h"
-#include "host/table.h"
 #include "plan/cost.h"
 #include "work/granules.h"
 #include "work/runs.h"
@@ -286,29 +285,6 @@ static double gradient_dims(const struct trial *trial) {
     if (trial->kernel->stage == TESS_STAGE_GRADIENT_ROWS)
         return (double)(2 * cuts * d + d);
     return (double)(k + v - (k && v && d <= 128 ? d : 0));
-}
-
-/* Shares of five products, of their four, and of the seconds that dS takes in and out of memory, that a joint pass takes;
- * and of a launch, whose CTAs end one by one (docs/notes/backward_sm90.md). */
-#define SPILLED_PRODUCTS 1.25
-#define SPILLED_MEMORY .4
-#define SPILLED_LAUNCH 12e-6
-
-/* Infinite where dS cannot be spilled: units are whole blocks of 64. */
-static double gradient_keys_seconds(const struct trial *trial) {
-    const struct problem *p = trial->problem;
-    const double keys = drained_seconds(trial), rate = (double)trial->target->memory_rate;
-    if (!trial->joint)
-        return keys;
-    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
-        trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
-        return INFINITY;
-    const double pairs =
-        (trial->sums->full_keys + trial->sums->masked_keys) * trial->heads * trial->rows;
-    const double bytes = pairs * (double)tess_type_size(p->type);
-    return SPILLED_PRODUCTS * keys +
-           SPILLED_MEMORY * 2 * bytes / (rate > 0 ? rate : (double)cuda_memory_rate(90)) +
-           SPILLED_LAUNCH * (2 + floor(2 * bytes / (double)spill_room(p)));
 }
 
 static double modified_score(const struct problem *problem) {

@@ -13,7 +13,7 @@
 /* Steps that an item costs beside its own. */
 #define SPILL_ITEM_STEPS 2
 
-/* What is made, and from what. */
+/* Lists that are made, and what they are made from. */
 struct making {
     struct spill *out;
     struct granules *g;

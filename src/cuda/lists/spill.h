@@ -5,7 +5,7 @@
  *
  *     key tile t    granules   q0  q2  q5 ...              query tile Q    steps   keys of t, its units of Q's queries
  *
- * Units of a head are alive from the pass over its keys to that over its queries, so heads go in chunks: a launch has
+ * Units of a head live from the pass over its keys to that over its queries, so heads go in chunks: a launch has
  * the keys of a chunk, and the queries of the chunk before. Two buffers of units are enough, whatever the heads.
  */
 #ifndef TESSERA_CUDA_SPILL_H
@@ -20,14 +20,14 @@
 /* 64 keys that queries of a query tile list. */
 struct spill_step {
     int32_t key; /* the first */
-    int32_t
-        unit[2]; /* of the tile's first and second 64 queries, counted over all lists; -1: none */
-    int32_t absent; /* place of the keys that none of them lists; -1: there are none */
+    int32_t unit
+        [2]; /* units of the tile's first and second 64 queries, counted over all lists; -1: none */
+    int32_t absent; /* place of the keys that none of them lists; -1: none */
 };
 
 struct spill {
     int32_t chunks, workers;
-    int64_t units; /* of all buffers */
+    int64_t units; /* units of all buffers */
     int64_t n_steps, n_absent, n_items, n_heads;
     struct spill_step *steps;
     uint64_t *absent;           /* bit k: key k of a step */
@@ -46,7 +46,7 @@ tess_status spill_make(struct spill *out, struct granules *granules, const struc
 void spill_free(struct spill *spill);
 size_t spill_memory(const struct spill *spill);
 
-/* Those of a joint pass; NULL: it is not joint (prepare.c). */
+/* Lists of a joint pass; NULL: the pass is not joint (prepare.c). */
 const struct spill *prepared_spill(const struct kernel_args *args);
 
 /* Longest loads of all launches over mean ones. */

@@ -40,7 +40,7 @@ template <int ROWS, bool OVER_KEYS> struct gradient_step_known {
     uint32_t words[ROWS / GRANULE_SLICE][32];
     float base[OVER_KEYS ? GRADIENT_PLACES : 4], delta[OVER_KEYS ? GRADIENT_PLACES : 4];
     uint32_t is;
-    int32_t unit; /* of the first consumer's dS, where it is spilled (spilled.cuh) */
+    int32_t unit; /* unit of the first consumer's dS (spilled.cuh) */
     uint32_t unused[2];
 };
 

@@ -35,7 +35,7 @@ template <class keys> struct gradient_spilled_shape {
     static constexpr int ZEROS =
         STAGES * STAGE; /* a tile, in place of units that a step does not have */
     static constexpr int IS =
-        ZEROS + Y_TILE; /* of each stage, 16 bytes apart: bit c: consumer c has a unit */
+        ZEROS + Y_TILE; /* bit c of a stage's 16 bytes: consumer c has a unit */
     static constexpr int Y_FULL = keys::BYTES - GRADIENT_SPILLED_BARRIERS;
     static constexpr int Y_EMPTY = Y_FULL + 8 * STAGES, KNOWN = Y_EMPTY + 8 * STAGES;
     static_assert(KNOWN + 8 * STAGES <= keys::BYTES, "barriers have room");

@@ -1,4 +1,4 @@
-/* WGMMA whose operands both lie in shared memory across their rows: C [64, N] (+)= A B, A and B MN-major (wgmma.cuh). */
+/* WGMMA of two operands that lie in shared memory across their rows: C [64, N] (+)= A B, both MN-major (wgmma.cuh). */
 #ifndef TESSERA_CUDA_SM90_WGMMA_BOTH_CUH
 #define TESSERA_CUDA_SM90_WGMMA_BOTH_CUH
 
