@@ -77,6 +77,9 @@ struct gradient_params {
 #define GRADIENT_GRANULE 32
 #define GRADIENT_GRANULE_F32 16
 
+/* Terms of a sum in f16, by Hopper's kernels: tensor cores cut 2^13 sums of 16 terms off. */
+#define GRADIENT_SM90_F16_ROWS (1 << 17)
+
 /* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
 #define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
 

@@ -102,8 +102,10 @@ static const char *gradient_refuses(const struct kernel *kernel, const struct pr
 /* Granules have 64 places: smaller blocks would be mostly padding. */
 static const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
     const struct block_rows *b = &problem->block_rows;
-    if (modifiers_any(&problem->modifiers))
-        return "it computes no score modifiers";
+    const int64_t group = problem->heads_q / problem->heads_kv;
+    if (problem->type == TESS_F16 &&
+        max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
+        return "in f16 it sums up to 2^17 queries or keys";
     if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
                          min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
         return "it computes blocks of 64 queries and keys or more";
@@ -405,6 +407,7 @@ const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GR
         .family = {.refuses = gradient_refuses,                                                    \
                    .seconds = drained_seconds,                                                     \
                    .products = its_products,                                                       \
+                   .modified = modified_score,                                                     \
                    .workers = forward_workers,                                                     \
                    .prepare = &prepare_lists,                                                      \
                    .lists = LISTS_PACKED,                                                          \
