@@ -167,11 +167,24 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
     return params;
 }
 
-/* ---- costs ---- */
+/* ---- what Hopper's refuse, and costs ---- */
+
+/* Granules have 64 places: smaller blocks would be mostly padding. */
+const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    const struct block_rows *b = &problem->block_rows;
+    const int64_t group = problem->heads_q / problem->heads_kv;
+    if (problem->type == TESS_F16 &&
+        max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
+        return "in f16 it sums up to 2^17 queries or keys";
+    if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
+                         min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
+        return "it computes blocks of 64 queries and keys or more";
+    return attention_sm90_refuses(problem, target);
+}
 
 /* A joint pass has a product more, and half of the CTAs multiply while others read: half of the time that memory takes
  * for dS, written and read, is not seen. */
-double gradient_keys_seconds(const struct trial *trial) {
+double gradient_sm90_seconds(const struct trial *trial) {
     const struct problem *p = trial->problem;
     const double keys = drained_seconds(trial), products = trial->kernel->family->products;
     const double given = (double)trial->target->memory_rate;

@@ -93,6 +93,9 @@ struct gradient_params {
 #define GRADIENT_GRANULE 32
 #define GRADIENT_GRANULE_F32 16
 
+/* Terms of a sum in f16, by Hopper's kernels: tensor cores cut 2^13 sums of 16 terms off. */
+#define GRADIENT_SM90_F16_ROWS (1 << 17)
+
 /* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
 #define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
 
@@ -117,10 +120,11 @@ size_t gradient_image_size(const struct kernel_args *args);
 size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                             char *image);
 
-/* Seconds of Hopper's pass over keys, joint or not; infinite where dS cannot be spilled: units are whole
- * blocks of 64. */
+/* Hopper's: why they do not compute a problem, or NULL; seconds of a pass, infinite where a joint one cannot be:
+ * units are whole blocks. */
 struct trial;
-double gradient_keys_seconds(const struct trial *trial);
+const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target);
+double gradient_sm90_seconds(const struct trial *trial);
 
 size_t gradient_workspace(const struct kernel_args *args);
 struct gradient_params gradient_params_of(const struct kernel_args *args);

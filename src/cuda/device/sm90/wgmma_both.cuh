@@ -31,7 +31,6 @@ DEVICE uint64_t wgmma_blocks(uint32_t at, uint32_t apart) {
 #define WGMMAS_BOTH(T, type)                                                                       \
     WGMMA_BOTH(T, type, "64", 32, NAMES_32, "%32", "%33", "%34", C_32(c, 0))                       \
     WGMMA_BOTH(T, type, "128", 64, NAMES_64, "%64", "%65", "%66", C_32(c, 0), C_32(c, 32))
-WGMMAS_BOTH(__half, "f16")
 WGMMAS_BOTH(__nv_bfloat16, "bf16")
 #undef WGMMAS_BOTH
 #undef WGMMA_BOTH
