@@ -483,7 +483,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s minilm.safetensors [DRIFT [STEPS]]\n", argv[0]);
         return EXIT_FAILURE;
     }
-    const int steps = argc > 3 ? atoi(argv[3]) : 50;
+    const int steps = argc > 3 ? atoi(argv[3]) : 11;
     model_read(argv[1]);
     for (int l = 0; l < LAYERS; l++) {
         layers[l] = allocate(sizeof *layers[l]);
