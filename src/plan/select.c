@@ -360,7 +360,8 @@ static tess_status pass_weigh(struct pass *pass, const struct premises *p, struc
     for (const struct kernel *k = first; k < end; k++) {
         struct tile_shape tiles;
         double seconds;
-        if (k->stage != pass->stage || select_refuses(p, pass, k))
+        if (k->stage != pass->stage || select_refuses(p, pass, k) ||
+            (pass->joint && !k->family->joint_rows))
             continue;
         if (p->filled)
             seconds = filled_weigh(&tiles, p, pass, k);

@@ -7,8 +7,10 @@
 
 enum { BATCH = 2, HEADS_Q = 6, HEADS_KV = 2, N = 700 };
 
+/* A problem of two passes over tiles: joint ones have a test of their own (test_spill.c). */
 static tess_problem backward_of(tess_type type, int64_t d) {
     tess_problem p = problem_make(N);
+    p.spill_size = 1;
     p.operation = TESS_ATTENTION_BACKWARD;
     p.type = type;
     p.batch = BATCH, p.heads_q = HEADS_Q, p.heads_kv = HEADS_KV;
