@@ -102,6 +102,8 @@ static const char *gradient_refuses(const struct kernel *kernel, const struct pr
 /* Granules have 64 places: smaller blocks would be mostly padding. */
 static const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
     const struct block_rows *b = &problem->block_rows;
+    if (modifiers_any(&problem->modifiers) && max_i64(problem->d_qk, problem->d_v) > 128)
+        return "past 128 dims it computes no score modifiers";
     const int64_t group = problem->heads_q / problem->heads_kv;
     if (problem->type == TESS_F16 &&
         max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
@@ -248,8 +250,7 @@ static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
     return warps / share * warp / (rows < warp ? warp : rows);
 }
 static int32_t gradient_sm90_resident(const struct kernel *kernel, int32_t rows) {
-    (void)kernel;
-    return GRADIENT_SM90_RESIDENT(rows);
+    return GRADIENT_SM90_RESIDENT(head_of(kernel), rows);
 }
 static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
     return (struct granule_step){
