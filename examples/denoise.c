@@ -19,10 +19,10 @@
  *
  * Each kind of step is a list of calls for all layers for either half, and on CUDA a captured graph. Queries, keys and
  * values are those of a real model (examples/data), which drift: each step turns them towards those of another head.
- * Weights of the MLPs are drawn. To build it:
+ * TEXTS texts follow one another, each a part of a turn ahead. Weights of the MLPs are drawn. To build it:
  *
  *     cc denoise.c $(pkg-config --cflags --libs tessera) -lm
- *     cc -DEXAMPLE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
+ *     cc -DEXAMPLE_CUDA -DTEXTS=16 denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  *     ./a.out data/minilm.safetensors [DRIFT [STEPS]]
  *
  * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by
@@ -37,8 +37,12 @@
 
 #include "either.h"
 
-enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, REFRESH = 10, CHOOSE_EACH = 5 };
-enum { GROUP = 64, GROUPS = TOKENS / GROUP, KEEP = 96, FORCED = 4, WORDS = TOKENS / 64 };
+#ifndef TEXTS
+#define TEXTS 1
+#endif
+enum { LAYERS = 2, HEADS = 12, DIM = 32, REFRESH = 10, CHOOSE_EACH = 5 };
+enum { TEXT = 512, TOKENS = TEXTS * TEXT, WORDS = TOKENS / 64 };
+enum { GROUP = TEXTS > 1 ? 128 : 64, GROUPS = TOKENS / GROUP, KEEP = TOKENS * 3 / 16, FORCED = 4 };
 enum {
     WIDTH = HEADS * DIM,
     HIDDEN = 4 * WIDTH,
@@ -314,6 +318,8 @@ static const char *const kind_names[KINDS] = {"full", "choose", "sparse", "dense
 
 static double launch_ms(int kind, int half) {
     struct timespec from, to;
+    for (int l = 0; l < LAYERS; l++)
+        bring(layers[l], sizeof *layers[l]);
     clock_gettime(CLOCK_MONOTONIC, &from);
     launch(&kinds[kind][half]);
     clock_gettime(CLOCK_MONOTONIC, &to);
@@ -379,13 +385,15 @@ static void weights_draw(struct memory *m) {
 /* Heads of layer l at an angle between those of two heads of the model. */
 static void project(int l, double angle) {
     tokens *const to[] = {&layers[l]->q, &layers[l]->k, &layers[l]->v};
-    const float near = (float)cos(angle), far = (float)sin(angle);
-    for (int t = 0; t < 3; t++)
-        for (int h = 0; h < HEADS; h++)
-            for (int n = 0; n < TOKENS; n++)
+    for (int n = 0; n < TOKENS; n++) {
+        const double turned = angle + 0.1 * (n / TEXT);
+        const float near = (float)cos(turned), far = (float)sin(turned);
+        for (int t = 0; t < 3; t++)
+            for (int h = 0; h < HEADS; h++)
                 for (int d = 0; d < DIM; d++)
-                    (*to[t])[h][n][d] = narrow(near * model[t][(h + l) % HEADS][n][d] +
-                                               far * model[t][(h + l + 1) % HEADS][n][d]);
+                    (*to[t])[h][n][d] = narrow(near * model[t][(h + l) % HEADS][n % TEXT][d] +
+                                               far * model[t][(h + l + 1) % HEADS][n % TEXT][d]);
+    }
 }
 
 /* ---- what is told and checked ---- */

@@ -7,8 +7,10 @@
 
 enum { BATCH = 2, HEADS_Q = 6, HEADS_KV = 2, N = 700 };
 
+/* A problem of two passes over tiles: joint ones have a test of their own (test_spill.c). */
 static tess_problem backward_of(tess_type type, int64_t d) {
     tess_problem p = problem_make(N);
+    p.spill_size = 1;
     p.operation = TESS_ATTENTION_BACKWARD;
     p.type = type;
     p.batch = BATCH, p.heads_q = HEADS_Q, p.heads_kv = HEADS_KV;
@@ -179,9 +181,15 @@ static void hopper_has_kernels(void **state) {
         {TESS_BF16, 64, 64, 0, "cuda_gradient_keys_bf16_sm90_d64",
          "cuda_gradient_rows_bf16_sm90_d64"},
         {TESS_BF16, 128, 32, 0, "cuda_gradient_keys_bf16_d128", "cuda_gradient_rows_bf16_d128"},
-        {TESS_BF16, 128, 128, 30, "cuda_gradient_keys_bf16_d128", "cuda_gradient_rows_bf16_d128"},
-        {TESS_BF16, 136, 128, 0, "cuda_gradient_keys_bf16_d256", "cuda_gradient_rows_bf16_d256"},
-        {TESS_F16, 128, 128, 0, "cuda_gradient_keys_f16_d128", "cuda_gradient_rows_f16_d128"},
+        {TESS_BF16, 128, 128, 30, "cuda_gradient_keys_bf16_sm90_d128",
+         "cuda_gradient_rows_bf16_sm90_d128"},
+        {TESS_BF16, 136, 128, 0, "cuda_gradient_keys_bf16_sm90_d192",
+         "cuda_gradient_rows_bf16_sm90_d192"},
+        {TESS_BF16, 256, 64, 0, "cuda_gradient_keys_bf16_sm90_d256",
+         "cuda_gradient_rows_bf16_sm90_d256"},
+        {TESS_BF16, 256, 64, 30, "cuda_gradient_keys_bf16_d256", "cuda_gradient_rows_bf16_d256"},
+        {TESS_F16, 128, 128, 0, "cuda_gradient_keys_f16_sm90_d128",
+         "cuda_gradient_rows_f16_sm90_d128"},
     };
     cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -192,6 +200,18 @@ static void hopper_has_kernels(void **state) {
         begins_with(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_ROWS), cases[i].rows);
         tess_plan_free(plan);
     }
+}
+
+/* A height that the first kernel lacks chooses the one that has it. */
+static void an_asked_height_chooses_its_kernel(void **state) {
+    (void)state;
+    cuda_table_needed();
+    tess_problem problem = backward_of(TESS_BF16, 64);
+    problem.tile_rows = 64;
+    tess_plan *plan = plan_of(&problem, "causal", 128);
+    assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_KEYS),
+                        "cuda_gradient_keys_bf16_sm90_d64_r64");
+    tess_plan_free(plan);
 }
 
 static void refused_by_name(void **state) {
@@ -315,9 +335,13 @@ static void pieces_are_the_groups_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_and_images),          cmocka_unit_test(gradients_alone),
-        cmocka_unit_test(modifiers_are_planned),       cmocka_unit_test(costs_count_every_product),
-        cmocka_unit_test(hopper_has_kernels),          cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(kernels_and_images),
+        cmocka_unit_test(gradients_alone),
+        cmocka_unit_test(modifiers_are_planned),
+        cmocka_unit_test(costs_count_every_product),
+        cmocka_unit_test(hopper_has_kernels),
+        cmocka_unit_test(an_asked_height_chooses_its_kernel),
+        cmocka_unit_test(refused_by_name),
         cmocka_unit_test(pieces_are_the_groups_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

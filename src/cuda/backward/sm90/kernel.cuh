@@ -3,9 +3,12 @@
 #define TESSERA_CUDA_GRADIENT_SM90_KERNEL_CUH
 
 #include "backward/sm90/producer.cuh"
+#include "backward/sm90/spilled.cuh"
 #include "backward/sm90/wide.cuh"
 #include "work/early.cuh"
 #include "work/launch.cuh"
+
+#include <type_traits>
 
 template <class shape>
 static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
@@ -67,6 +70,35 @@ static bool gradient_maps_make(CUtensorMap (&maps)[2], const struct gradient_par
     return made;
 }
 
+/* Whether passes may be joint (spilled.cuh): f16 has dS in powers of two of its own. */
+template <class T, int D, bool OVER_KEYS> static constexpr bool gradient_spills(void) {
+    return OVER_KEYS && D <= 128 && std::is_same<T, __nv_bfloat16>::value;
+}
+
+/* Launches of a joint pass: one more than there are chunks. */
+template <class T, int D, int ROWS>
+static cudaError_t gradient_spilled_launch(const struct gradient_params *p,
+                                           const struct gradient_maps &maps, cudaStream_t stream) {
+    using shape = gradient_sm90_shape<T, D, ROWS, true, false, true>;
+    void (*kernel)(const struct gradient_params, const struct gradient_params,
+                   const struct gradient_spilled_maps, int32_t) = gradient_spilled<shape>;
+    struct gradient_params rows = *p;
+    struct gradient_spilled_maps all = {maps, {}, false};
+    const int64_t size[4] = {p->batch, p->heads_kv, p->n_kv, p->d[0]};
+    const sm90_encode encode = sm90_encode_find();
+    all.tma_k =
+        encode && sm90_map_make(&all.k, encode, sm90_map_type(T()), p->x[0], size, SPILL_SIDE);
+    rows.out[0] = p->spill.d_q, rows.out[1].data = NULL;
+    rows.wide[0] = p->spill.wide, rows.factor[0] = p->spill.factor;
+    int32_t chunk = 0;
+    void *arguments[] = {(void *)p, &rows, &all, &chunk};
+    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    for (; !code && chunk <= p->spill.chunks; chunk++)
+        code = launch_early((const void *)kernel, dim3((unsigned)p->spill.workers), shape::THREADS,
+                            shape::BYTES, arguments, stream);
+    return code;
+}
+
 template <class T, int D, int ROWS, bool OVER_KEYS, bool MODIFIED>
 static cudaError_t gradient_sm90_launch_tiles(const struct gradient_params *p,
                                               cudaStream_t stream) {
@@ -79,6 +111,9 @@ static cudaError_t gradient_sm90_launch_tiles(const struct gradient_params *p,
         gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_PLACES);
     void *arguments[] = {(void *)p, &maps};
     cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    if constexpr (gradient_spills<T, D, OVER_KEYS>() && !MODIFIED)
+        if (p->spill.units)
+            return gradient_spilled_launch<T, D, ROWS>(p, maps, stream);
     return code ? code
                 : launch_early((const void *)kernel, dim3((unsigned)p->workers), shape::THREADS,
                                shape::BYTES, arguments, stream);

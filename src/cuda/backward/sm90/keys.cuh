@@ -82,6 +82,20 @@ DEVICE void gradient_ds_keys(float (&dp)[GRADIENT_SCORES], const float (&s)[GRAD
     }
 }
 
+/* Stores dS of a step: this warp's blocks of the consumer's unit (spilled.cuh). */
+template <class shape>
+DEVICE void gradient_spill(const struct gradient_params &p, const struct gradient_consumer &at,
+                           int32_t unit, const uint32_t (&ds)[GRADIENT_SCORES / 2]) {
+    uint32_t *const to =
+        reinterpret_cast<uint32_t *>(p.spill.units + (int64_t)(unit + at.number) * SPILL_UNIT) +
+        at.warp * (2 * 1024 / 4) + warp_lane_here();
+#pragma unroll
+    for (int j = 0; j < GRADIENT_PLACES / 8; j++) {
+        to[j * 32] = ds[2 * j];
+        to[j * 32 + 1024 / 4] = ds[2 * j + 1];
+    }
+}
+
 /* A step, the i-th of its item; answers its flags. Leaves P and dS, whose sums are the next step's to add. */
 template <class shape>
 DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradient_consumer &at,
@@ -129,12 +143,18 @@ DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradi
     }
     gradient_round(w.weights, s, w.dv, w.of_dv);
     gradient_round(w.ds, dp, w.dk, w.of_dk);
+    if constexpr (shape::SPILLS)
+        gradient_spill<shape>(p, at, known.unit, w.ds);
     return is;
 }
 
 template <class shape>
 DEVICE void gradient_consume_keys(struct gradient_consumer &at, const struct gradient_params &p) {
     struct gradient_keys<shape> w;
+    gradient_undefined(w.dk);
+    gradient_undefined(w.dv);
+    gradient_undefined(w.weights);
+    gradient_undefined(w.ds);
     if (at.number == 1)
         named_barrier_arrive(GRADIENT_TURN, GRADIENT_TURNS);
 #pragma unroll 1

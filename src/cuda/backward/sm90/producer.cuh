@@ -159,11 +159,11 @@ DEVICE uint32_t gradient_place_bits(uint64_t places) {
     return bits;
 }
 
-/* Zeroes rows `dead` of a group in both tensors of a stage, once they are there: 0 times Inf or NaN is NaN. */
-template <class shape> DEVICE void gradient_zero_rows(uint32_t at, uint64_t dead) {
+/* Zeroes rows `dead` of a group in a stage's tensors, once they are there: 0 times Inf or NaN is NaN. */
+template <class shape> DEVICE void gradient_zero_rows(uint32_t at, uint64_t dead, int tensors = 2) {
     for (; dead; dead &= dead - 1) {
         const uint32_t row = at + (uint32_t)(__ffsll((long long)dead) - 1) * 128;
-        for (int piece = warp_lane(); piece < 2 * shape::PANELS * 8; piece += 32)
+        for (int piece = warp_lane(); piece < tensors * shape::PANELS * 8; piece += 32)
             shared_store_16(row + (uint32_t)(piece / 8 * shape::Y_PANEL + piece % 8 * 16),
                             {0, 0, 0, 0});
     }
@@ -258,6 +258,10 @@ DEVICE void gradient_produce_known(char *memory, uint32_t shared, const struct g
                 known.is = (last ? GRADIENT_END : 0) | (cut ? GRADIENT_CUT : 0);
                 if (shape::MODIFIED)
                     known.first = first, known.head = item.head;
+                if (shape::SPILLS)
+                    known.unit =
+                        __ldg(p.spill.unit_of + (int64_t)item.batch * p.heads_q + item.head) +
+                        (int32_t)(item.first + g) * shape::CONSUMERS;
             }
             __syncwarp();
             if (warp_lane() == 0)
