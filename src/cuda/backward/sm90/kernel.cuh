@@ -82,6 +82,8 @@ static cudaError_t gradient_spilled_launch(const struct gradient_params *p,
     using shape = gradient_sm90_shape<T, D, ROWS, true, false, true>;
     void (*kernel)(const struct gradient_params, const struct gradient_params,
                    const struct gradient_spilled_maps, int32_t) = gradient_spilled<shape>;
+    static_assert(shape::BYTES <= gradient_sm90_shape<T, D, ROWS, true, true>::BYTES,
+                  "the table's");
     struct gradient_params rows = *p;
     struct gradient_spilled_maps all = {maps, {}, false};
     const int64_t size[4] = {p->batch, p->heads_kv, p->n_kv, p->d[0]};
