@@ -173,6 +173,8 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
 const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
     const struct block_rows *b = &problem->block_rows;
     const int64_t group = problem->heads_q / problem->heads_kv;
+    if (modifiers_any(&problem->modifiers) && max_i64(problem->d_qk, problem->d_v) > 128)
+        return "past 128 dims it computes no score modifiers";
     if (problem->type == TESS_F16 &&
         max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
         return "in f16 it sums up to 2^17 queries or keys";
@@ -190,7 +192,8 @@ double gradient_sm90_seconds(const struct trial *trial) {
     const double given = (double)trial->target->memory_rate;
     if (!trial->joint)
         return keys;
-    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
+    const struct forward_kernel *own = trial->kernel->own;
+    if (own->type != TESS_BF16 || own->d_qk > 128 || trial->block_rows % SPILL_SIDE ||
         trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
         return INFINITY;
     const double listed = trial->sums->full_keys + trial->sums->masked_keys;

@@ -96,8 +96,8 @@ struct gradient_params {
 /* Terms of a sum in f16, by Hopper's kernels: tensor cores cut 2^13 sums of 16 terms off. */
 #define GRADIENT_SM90_F16_ROWS (1 << 17)
 
-/* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
-#define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
+/* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows of `head` dims. */
+#define GRADIENT_SM90_RESIDENT(head, rows) ((head) > 128 || (rows) > 64 ? 1 : 2)
 
 /* The pass over delta: o and its rest, or a delta that is given. Views without data are absent. */
 struct delta_params {

@@ -235,8 +235,7 @@ static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
     return warps / share * warp / (rows < warp ? warp : rows);
 }
 static int32_t gradient_sm90_resident(const struct kernel *kernel, int32_t rows) {
-    (void)kernel;
-    return GRADIENT_SM90_RESIDENT(rows);
+    return GRADIENT_SM90_RESIDENT(head_of(kernel), rows);
 }
 static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
     return (struct granule_step){
