@@ -113,7 +113,7 @@ class Decode:
     SCALE_GROUP = 4
 
     def __init__(self, library, q, k, v, o, lse, indices, dtype, backend, k_type=None, scale=None, rope=None,
-                 promises=0):
+                 promises=0, kernel="", split=0):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -126,6 +126,7 @@ class Decode:
         problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(views[x]) for x in "qkvo"))
         problem.v_in_k = 1
+        problem.kernel, problem.part_keys = kernel.encode() or None, split
         if scale is not None:
             problem.k_scale = self.SCALE_GROUP
         if rope is not None:
