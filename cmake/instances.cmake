@@ -186,7 +186,7 @@ foreach(row ${backward})
         set(list units_sm90)
         set(folder backward/sm90)
         set(launch "gradient_sm90_launch<${arguments}>(p, stream)")
-        set(shared "gradient_sm90_shape<${arguments}>::BYTES")
+        set(shared "gradient_sm90_shared<${arguments}>()")
         set(rows_name "")
     endif()
     unit(${list} gradient_${CMAKE_MATCH_1}_${CMAKE_MATCH_2} ${folder}/kernel.cuh

@@ -94,13 +94,14 @@ tessera_test(planning decode_params INCLUDES src src/cuda)
 tessera_test(planning staged_variants INCLUDES src src/cuda)
 tessera_test(planning cuda_print INCLUDES src src/cuda)
 tessera_test(planning cuda_backward INCLUDES src src/cuda)
+tessera_test(planning spill INCLUDES src src/cuda)
 tessera_test(planning cuda_backward_staged INCLUDES src src/cuda)
 tessera_test(unit fill_kernels SOURCES tests/support/emulated.c tests/support/filled.c
     tests/support/device_lists.c tests/support/support.c INCLUDES src src/cuda)
 tessera_test(unit fill_granules SOURCES tests/support/device_lists.c tests/support/support.c
     INCLUDES src src/cpu src/cuda)
 foreach(name caches views bytes decode_params granules plan regret select select_decode select_refusals
-        staged_variants cuda_print cuda_backward cuda_backward_staged fill_kernels fill_granules)
+        staged_variants cuda_print cuda_backward spill cuda_backward_staged fill_kernels fill_granules)
     tessera_cuda_planning(${name})
 endforeach()
 if(TESSERA_WITH_CUDA)

@@ -19,26 +19,28 @@
  *
  * Each kind of step is a list of calls for all layers for either half, and on CUDA a captured graph. Queries, keys and
  * values are those of a real model (examples/data), which drift: each step turns them towards those of another head.
- * Weights of the MLPs are drawn. To build it:
+ * TEXTS texts follow one another, each a part of a turn ahead. Weights of the MLPs are drawn. To build it:
  *
  *     cc denoise.c $(pkg-config --cflags --libs tessera) -lm
- *     cc -DEXAMPLE_CUDA denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
+ *     cc -DEXAMPLE_CUDA -DTEXTS=16 denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
  *     ./a.out data/minilm.safetensors [DRIFT [STEPS]]
  *
  * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by
  * little, by nothing more without drift, and column sums by today's lse add up to the queries.
  */
-#define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "either.h"
+#include "deltas.h"
 
-enum { LAYERS = 2, HEADS = 12, TOKENS = 512, DIM = 32, REFRESH = 10, CHOOSE_EACH = 5 };
-enum { GROUP = 64, GROUPS = TOKENS / GROUP, KEEP = 96, FORCED = 4, WORDS = TOKENS / 64 };
+#ifndef TEXTS
+#define TEXTS 1
+#endif
+enum { LAYERS = 2, HEADS = 12, DIM = 32, REFRESH = 10, CHOOSE_EACH = 5 };
+enum { TEXT = 512, TOKENS = TEXTS * TEXT, WORDS = TOKENS / 64 };
+enum { GROUP = TEXTS > 1 ? 128 : 64, GROUPS = TOKENS / GROUP, KEEP = TOKENS * 3 / 16, FORCED = 4 };
 enum {
     WIDTH = HEADS * DIM,
     HIDDEN = 4 * WIDTH,
@@ -136,22 +138,6 @@ static void dense_run(struct memory *m, tess_stream stream) {
     require(tess_run(dense_plan, &r.arguments, &error, stream), &error);
 }
 
-/* Columns by their sums: as indices, then packed. */
-static void choose(struct memory *m, tess_stream stream) {
-    tess_error error = tess_error_init();
-    tess_selection selection = tess_selection_init();
-    tess_selected selected = tess_selected_init();
-    tess_columns from = tess_columns_init(), to = tess_columns_init();
-    const tess_tensor sums = tess_tensor_bhnd(m->sums, TESS_F32, 1, HEADS, GROUPS, TOKENS);
-    selection.k = KEEP, selection.keep_first = FORCED;
-    selected.capacity = KEEP, selected.indices = m->indices[0][0], selected.counts = m->counts[0];
-    require(tess_select(backend, &selection, &sums, &selected, &error, stream), &error);
-    from.rows = (int64_t)HEADS * GROUPS, from.columns = TOKENS, from.capacity = KEEP;
-    from.indices = m->indices[0][0], from.counts = m->counts[0];
-    to.rows = from.rows, to.columns = TOKENS, to.bits = m->bits[0][0];
-    require(tess_columns_convert(backend, &from, &to, &error, stream), &error);
-}
-
 /* The rest of a dense run, as the base of the steps to come; and its lse as the next reference. */
 static void cache(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
@@ -173,7 +159,10 @@ static void full(const void *none, tess_stream stream) {
     (void)none;
     for (int l = 0; l < LAYERS; l++) {
         dense_run(layers[l], stream);
-        choose(layers[l], stream);
+        const tess_tensor sums =
+            tess_tensor_bhnd(layers[l]->sums, TESS_F32, 1, HEADS, GROUPS, TOKENS);
+        columns_choose(&sums, KEEP, FORCED, layers[l]->indices[0][0], layers[l]->counts[0],
+                       layers[l]->bits[0][0], stream);
         cache(layers[l], stream);
     }
 }
@@ -312,12 +301,10 @@ static struct step kinds[KINDS][HALVES] = {{{full, NULL, NULL}, {full_mlp, NULL,
                                            {{dense, NULL, NULL}, {dense_mlp_step, NULL, NULL}}};
 static const char *const kind_names[KINDS] = {"full", "choose", "sparse", "dense"};
 
-static double launch_ms(int kind, int half) {
-    struct timespec from, to;
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    launch(&kinds[kind][half]);
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    return 1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec);
+static double kind_ms(int kind, int half) {
+    for (int l = 0; l < LAYERS; l++)
+        bring(layers[l], sizeof *layers[l]);
+    return launch_ms(&kinds[kind][half]);
 }
 
 static void *image_make(const tess_plan *plan) {
@@ -331,20 +318,13 @@ static void *image_make(const tess_plan *plan) {
 static void plans_make(void) {
     tess_error error = tess_error_init();
     tess_problem problem = tess_problem_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
     tess_target target = tess_target_init();
-    tess_pattern *pattern;
     const tess_device_pattern kept = kept_pattern(NULL), hidden = hidden_pattern(NULL);
-    shape.n_q = shape.n_kv = TOKENS, shape.block_q = shape.block_kv = GROUP;
     problem.batch = 1, problem.heads_q = problem.heads_kv = HEADS;
     problem.n_q = problem.n_kv = TOKENS, problem.d_qk = problem.d_v = DIM, problem.type = TESS_F16;
     require(tess_target_query(&target, backend, -1, &error), &error);
-    require(tess_plan_reserve(&kept_plan, &problem, &kept, &target, &error), &error);
-    problem.sum_rows = GROUP;
-    require(tess_pattern_from_spec(&pattern, "dense", &shape, &error), &error);
-    require(tess_plan_create(&dense_plan, &problem, pattern, &target, &error), &error);
-    tess_pattern_free(pattern);
-    problem.sum_rows = 0, problem.operation = TESS_MLP, problem.activation = TESS_GELU_TANH;
+    plans_of_layer(&dense_plan, &kept_plan, problem, &kept, GROUP, GROUP, &target);
+    problem.operation = TESS_MLP, problem.activation = TESS_GELU_TANH;
     problem.heads_q = problem.heads_kv = 1;
     problem.n_kv = HIDDEN, problem.d_qk = problem.d_v = WIDTH;
     require(tess_plan_create(&dense_mlp, &problem, NULL, &target, &error), &error);
@@ -379,13 +359,15 @@ static void weights_draw(struct memory *m) {
 /* Heads of layer l at an angle between those of two heads of the model. */
 static void project(int l, double angle) {
     tokens *const to[] = {&layers[l]->q, &layers[l]->k, &layers[l]->v};
-    const float near = (float)cos(angle), far = (float)sin(angle);
-    for (int t = 0; t < 3; t++)
-        for (int h = 0; h < HEADS; h++)
-            for (int n = 0; n < TOKENS; n++)
+    for (int n = 0; n < TOKENS; n++) {
+        const double turned = angle + 0.1 * (n / TEXT);
+        const float near = (float)cos(turned), far = (float)sin(turned);
+        for (int t = 0; t < 3; t++)
+            for (int h = 0; h < HEADS; h++)
                 for (int d = 0; d < DIM; d++)
-                    (*to[t])[h][n][d] = narrow(near * model[t][(h + l) % HEADS][n][d] +
-                                               far * model[t][(h + l + 1) % HEADS][n][d]);
+                    (*to[t])[h][n][d] = narrow(near * model[t][(h + l) % HEADS][n % TEXT][d] +
+                                               far * model[t][(h + l + 1) % HEADS][n % TEXT][d]);
+    }
 }
 
 /* ---- what is told and checked ---- */
@@ -441,8 +423,8 @@ static double denoise(double drift, int steps) {
              k++) /* makes graphs, and today's lse the reference */
             launch(&kinds[k / HALVES][k % HALVES]);
         for (int half = 0; half < HALVES; half++)
-            ms[kind][half] = launch_ms(kind, half);
-        ms[DENSE][MLP] = launch_ms(DENSE, MLP); /* over what this step's attention left */
+            ms[kind][half] = kind_ms(kind, half);
+        ms[DENSE][MLP] = kind_ms(DENSE, MLP); /* over what this step's attention left */
         for (int l = 0; l < LAYERS; l++) {
             mass += kept_mass(layers[l]) / LAYERS;
             error[MLP] = fmax(error[MLP], difference(layers[l]->mlp.o, layers[l]->mlp.dense_o));
@@ -450,7 +432,7 @@ static double denoise(double drift, int steps) {
             memcpy(mlp_o[l], layers[l]->mlp.o, sizeof mlp_o[l]);
         }
         for (int half = 0; half < HALVES; half++)
-            ms[DENSE][half] = launch_ms(DENSE, half);
+            ms[DENSE][half] = kind_ms(DENSE, half);
         for (int l = 0; l < LAYERS; l++) {
             error[ATTENTION] = fmax(error[ATTENTION], difference(o[l], layers[l]->o));
             error[HALVES] = fmax(error[HALVES], difference(mlp_o[l], layers[l]->mlp.dense_o));

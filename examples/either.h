@@ -46,6 +46,19 @@ static inline void release(void *memory) {
     cuda(cudaFree(memory));
 }
 
+/* Memory that the host touched goes back to the device, or a step would wait for it page by page. */
+static inline void bring(void *memory, size_t size) {
+    int device;
+    cuda(cudaGetDevice(&device));
+#if CUDART_VERSION >= 13000
+    const struct cudaMemLocation location = {.type = cudaMemLocationTypeDevice, .id = device};
+    cuda(cudaMemPrefetchAsync(memory, size, location, 0, NULL));
+#else
+    cuda(cudaMemPrefetchAsync(memory, size, device, NULL));
+#endif
+    cuda(cudaStreamSynchronize(NULL));
+}
+
 /* Ends with the step. */
 static inline void launch(struct step *step) {
     static cudaStream_t stream;
@@ -85,6 +98,10 @@ static inline void *allocate(size_t size) {
 
 static inline void release(void *memory) {
     free(memory);
+}
+
+static inline void bring(void *memory, size_t size) {
+    (void)memory, (void)size;
 }
 
 static inline void launch(struct step *step) {

@@ -1,6 +1,6 @@
 /*
  * Queries, keys and values of a real model, from the file of examples/data: f16 there, f32 here. What includes it names
- * HEADS, TOKENS and DIM, and f16.
+ * HEADS, TEXT (tokens) and DIM, and f16.
  */
 #ifndef EXAMPLES_MINILM_H
 #define EXAMPLES_MINILM_H
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static float model[3][HEADS][TOKENS][DIM]; /* q, k and v of the file */
+static float model[3][HEADS][TEXT][DIM]; /* q, k and v of the file */
 
 /* f16's exponents are f32's less 112: digits move to their place, and a product scales them. */
 static float wide(f16 x) {
@@ -33,7 +33,7 @@ static f16 narrow(float x) {
 static void model_read(const char *path) {
     static const char *const names[] = {"\"q\"", "\"k\"", "\"v\""};
     FILE *file = fopen(path, "rb");
-    static tokens stored;
+    static f16 stored[HEADS][TEXT][DIM];
     uint64_t length = 0;
     char header[4096] = "";
     int good = file && fread(&length, sizeof length, 1, file) == 1 && length < sizeof header &&
@@ -45,14 +45,14 @@ static void model_read(const char *path) {
         good = begin >= 0 && fseek(file, (long)(sizeof length + length) + begin, SEEK_SET) == 0 &&
                fread(stored, sizeof stored, 1, file) == 1;
         for (int h = 0; h < HEADS; h++)
-            for (int n = 0; n < TOKENS; n++)
+            for (int n = 0; n < TEXT; n++)
                 for (int d = 0; d < DIM; d++)
                     model[t][h][n][d] = wide(stored[h][n][d]);
     }
     if (file)
         fclose(file);
     if (!good) {
-        fprintf(stderr, "denoise: %s holds no q, k and v of %d x %d x %d\n", path, HEADS, TOKENS,
+        fprintf(stderr, "denoise: %s holds no q, k and v of %d x %d x %d\n", path, HEADS, TEXT,
                 DIM);
         exit(EXIT_FAILURE);
     }

@@ -576,7 +576,7 @@ enum {
  *   gradients  backward: which of TESS_GRADIENT_... runs write; 0 means Q, K and V. ALIBI and SINK need
  *              a problem with alibi and sink
  *   spill_size backward: the most bytes of workspace in which gradients of scores, or sums of dQ, may
- *              stand between two passes; 0 means the plan's choice, up to 1 GiB. Results hold for any value.
+ *              stand between two passes; 0 means the plan's choice, up to 1.2 GB. Results hold for any value.
  *              The staged pipeline needs its scores, and does not look at it
  *   o_rest     1: runs are given o_rest, what rounding took from o: attention writes it, the
  *              backward adds it to o

@@ -144,8 +144,11 @@ tess_status tess_plan_describe(const tess_plan *plan, tess_plan_info *info, tess
     const int staged = plan->problem.pipeline == TESS_STAGED;
     const size_t batch_heads = (size_t)(plan->problem.batch * plan->problem.heads_q);
     tess_plan_info known = tess_plan_info_init();
-    /* In the pass over keys each query by itself has dQ of the keys that it lists. */
-    known.tile_rows = staged ? plan->block_q : plan->joint ? 1 : rows->lists.tile_rows;
+    /* In strips each query by itself has dQ of the keys that it lists; else dQ has tiles as high as those of keys. */
+    known.tile_rows = staged           ? plan->block_q
+                      : !plan->joint   ? rows->lists.tile_rows
+                      : keys->strips.n ? 1
+                                       : keys->lists.tile_rows;
     known.query_tiles =
         staged ? plan->n_lists * rows->bcsr.rows : rows->lists.n_lists * rows->lists.tiles;
     known.packed_keys = staged ? plan->n_tiles * plan->block_kv : listed_keys(&rows->lists);

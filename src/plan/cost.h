@@ -21,6 +21,13 @@ struct trial {
     const struct bcsr *tiles; /* tiles of a pass over the pattern */
 };
 
+/* Bytes at most of what a joint backward leaves between its passes, where the problem names none: twice that of
+ * two causal heads of 16384 queries. */
+#define SPILL_BYTES (INT64_C(9) << 27)
+static inline int64_t spill_room(const struct problem *p) {
+    return p->spill_size ? p->spill_size : SPILL_BYTES;
+}
+
 /* Dims of a key that are multiplied by a row's, over all products. */
 double cost_dims(const struct trial *trial);
 

@@ -1,6 +1,7 @@
 /*
  * Forms of a fused backward: dQ in a pass of its own, which computes scores anew (seven products), or in the
- * pass over keys (five). Strips of the latter have sums of their own. Gradients that are wanted beside dQ, and
+ * pass over keys (five). Strips of the latter have sums of their own; or, of families that prepare lists, gradients of
+ * scores wait in the workspace for products of their own. Gradients that are wanted beside dQ, and
  * threads, have no say: the bits of dQ depend on neither.
  */
 #include "plan/select.h"
@@ -10,8 +11,7 @@
 /* Gradients that forms are compared with. */
 #define JOINT_GRADIENTS (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V)
 
-/* Bytes of sums at most, where the problem names no spill_size; and of a float with what rounding cut off. */
-#define JOINT_BYTES (INT64_C(1) << 30)
+/* Bytes of a float of sums with what rounding cut off. */
 #define JOINT_FLOAT 8
 
 /* Seconds of a float of sums: cleared once, and read once. */
@@ -38,6 +38,10 @@ static struct pass *keys_pass(struct candidate *c) {
     return pass;
 }
 
+int joint_spills(const struct pass *pass) {
+    return pass->joint && pass->kernel->family->prepare;
+}
+
 /* Makes the joint form without tiles; answers whether kernels can have it. */
 static int form_joins(struct candidate *form, const struct premises *p) {
     return !select_kernels(form, p, 1, NULL) && keys_pass(form)->kernel->family->joint_rows;
@@ -51,8 +55,7 @@ static tess_status strips_try(struct work *work, struct candidate *five, double 
     const struct problem *problem = p->problem;
     const struct pass *keys = keys_pass(five);
     const struct trial trial = select_trial(p, keys, keys->kernel);
-    const int64_t room = problem->spill_size ? problem->spill_size : JOINT_BYTES;
-    const int64_t most = room / JOINT_FLOAT / (int64_t)strips_width(problem->d_qk);
+    const int64_t most = spill_room(problem) / JOINT_FLOAT / (int64_t)strips_width(problem->d_qk);
     tess_status status = lists_pack(&work->lists, transposed, keys->tiles.rows, error);
     if (!status)
         status =
@@ -86,6 +89,12 @@ tess_status joint_decide(struct candidate *c, struct work *key_work, const struc
         return TESS_OK;
     if (status)
         return error_set(error, status, "tess_plan_create", NULL, "out of memory for tiles");
+    if (five.seconds < seven.seconds && joint_spills(keys_pass(&five))) {
+        status = select_kernels(c, p, 1, error);
+        if (!status)
+            keys_pass(c)->what = "d_q too, from gradients of scores in the workspace";
+        return status;
+    }
     if (five.seconds < seven.seconds)
         status = strips_try(key_work, &five, seven.seconds, &whole, transposed->m, error);
     if (status || !work_packed(key_work))

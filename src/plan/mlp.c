@@ -85,6 +85,7 @@ static void mlp_carve(const tess_plan *plan, struct carve *carve, void *operands
     if (operands) {
         struct mlp_operands *given = operands;
         given->values = values, given->value_stride = stride;
+        given->ranges = plan->filled && plan->filled->form == TESS_RANGES;
     }
 }
 

@@ -28,6 +28,7 @@ struct mlp_operands {
     struct view activations; /* [batch][n_kv][n_q] by stride[0] and stride[2]; data NULL: none */
     void *values;            /* in the workspace */
     int64_t value_stride;    /* elements of a row of values, a multiple of MLP_COLUMNS */
+    int ranges;              /* runs of filled lists are ranges, not blocks */
 };
 
 /* Operands of an MLP begin with attention's: its kernels find x, W1 and W2 by attention_of as well. */

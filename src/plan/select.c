@@ -122,10 +122,16 @@ struct refusal {
     const char *why;
 };
 
-/* The first kernel of the stage that does not refuse problem and target. The target need not be this
- * machine. */
+/* Whether a kernel has tiles of as many rows as the problem asks for. */
+static int height_offered(const struct kernel *kernel, int32_t rows) {
+    return !rows || !kernel->rows || kernel_height(kernel, rows) >= 0;
+}
+
+/* The first kernel of the stage that does not refuse problem and target, one with the height that the problem asks
+ * for before others. The target need not be this machine. */
 static const struct kernel *kernel_pick(const struct premises *p, const struct pass *pass,
                                         const struct kernel *forced, struct refusal *refusal) {
+    const struct kernel *first = NULL;
     *refusal = (struct refusal){OTHER_KERNEL, operation_get(p->problem->operation)->absent};
     for (int64_t k = 0; k < p->backend->n_kernels; k++) {
         const struct kernel *kernel = &p->backend->kernels[k];
@@ -135,13 +141,17 @@ static const struct kernel *kernel_pick(const struct premises *p, const struct p
             (!forced && !p->filled && lists_refused(p, kernel)))
             continue;
         const char *why = select_refuses(p, pass, kernel);
-        if (!why)
+        if (!why && height_offered(kernel, pass->problem.tile_rows))
             return kernel;
+        if (!why) {
+            first = first ? first : kernel;
+            continue;
+        }
         const enum distance distance = kernel_distance(p, pass, kernel);
         if (distance <= refusal->distance)
             *refusal = (struct refusal){distance, why};
     }
-    return NULL;
+    return first;
 }
 
 /* The end of a message: the call or pipeline for head sizes that no kernel of a pass takes. */
@@ -165,13 +175,11 @@ static tess_status height_check(const struct premises *p, const struct pass *pas
                                 tess_error *error) {
     const struct kernel *kernel = pass->kernel;
     const int32_t rows = pass->problem.tile_rows;
-    if (!rows || !kernel->rows)
-        return TESS_OK;
-    if (kernel_height(kernel, rows) < 0)
+    if (!height_offered(kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "kernel %s has no %s tiles of %d rows", kernel->name, tile_name(pass),
                          (int)rows);
-    if (!height_fits(p, kernel, rows))
+    if (rows && kernel->rows && !height_fits(p, kernel, rows))
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
                          "%s tiles of %d rows of kernel %s take %lld bytes of shared memory, "
                          "the target's blocks have %lld",
@@ -352,7 +360,8 @@ static tess_status pass_weigh(struct pass *pass, const struct premises *p, struc
     for (const struct kernel *k = first; k < end; k++) {
         struct tile_shape tiles;
         double seconds;
-        if (k->stage != pass->stage || select_refuses(p, pass, k))
+        if (k->stage != pass->stage || select_refuses(p, pass, k) ||
+            (pass->joint && !k->family->joint_rows))
             continue;
         if (p->filled)
             seconds = filled_weigh(&tiles, p, pass, k);

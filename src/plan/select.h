@@ -63,6 +63,10 @@ tess_status joint_decide(struct candidate *candidate, struct work *key_work,
 /* Whether that may be, as far as problem and backend say. */
 int joint_possible(const struct premises *p);
 
+/* Whether a joint pass leaves gradients of scores in the workspace, and has no strips. Then its work is made as that of
+ * other passes, and where these do not fit spill_size, or are not whole units, the plan has seven products. */
+int joint_spills(const struct pass *pass);
+
 /* Predicted seconds of clearing and adding the sums of strips. */
 double joint_seconds(const struct problem *problem, const struct strips *strips);
 

@@ -139,21 +139,22 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
     struct lists_sums sums;
     tess_status status = TESS_OK;
     work->tile_heads = trial.tile_heads;
-    if (!pass->joint)
+    const int strips = pass->joint && !joint_spills(pass);
+    if (!strips)
         status = lists_pack(&work->lists, m, trial.rows, error);
     if (!status)
         status = sums_check(pass, &work->lists, "tess_plan_create", error);
-    if (!status && !pass->joint)
+    if (!status && !strips)
         status = fused_schedule(plan, pass, &trial, error);
     if (status)
         return status;
     lists_sum(&sums, &work->lists);
     trial.sums = &sums;
     const double uneven = work->prepared ? work->prepare->unevenness(work->prepared) : 1;
-    pass->seconds = cost_launch(&trial) +
-                    (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
-                    cost_lists(&trial) * uneven +
-                    (pass->joint ? joint_seconds(&plan->problem, &work->strips) : 0);
+    pass->seconds =
+        cost_launch(&trial) + (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
+        (joint_spills(pass) ? pass->kernel->family->seconds(&trial) : cost_lists(&trial) * uneven) +
+        (strips ? joint_seconds(&plan->problem, &work->strips) : 0);
     return TESS_OK;
 }
 
@@ -247,14 +248,13 @@ static int work_scheduled(const struct work *work) {
     return work->schedule.items != NULL;
 }
 
-static tess_status passes_make(tess_plan *plan, struct candidate *c, const struct premises *p,
-                               const struct bcsr *transposed, tess_error *error) {
-    struct estimates of_m = {.m = p->m}, of_transposed = {.m = transposed};
-    tess_status status = TESS_OK;
-    if (joint_possible(p))
-        status = joint_decide(c, &plan->key_work, p, &of_m, &of_transposed, error);
-    if (!status)
-        status = select_tiles(c, p, &of_m, &of_transposed, error);
+/* Tiles and works of a candidate's passes. */
+static tess_status candidate_make(tess_plan *plan, struct candidate *c, const struct premises *p,
+                                  struct estimates *of_m, struct estimates *of_transposed,
+                                  tess_error *error) {
+    const struct bcsr *transposed = of_transposed->m;
+    tess_status status = select_tiles(c, p, of_m, of_transposed, error);
+    plan->predicted_seconds = 0;
     if (!status)
         plan_keep(plan, c);
     for (struct pass *pass = plan->passes; pass < plan->passes + plan->n_passes && !status;
@@ -266,6 +266,22 @@ static tess_status passes_make(tess_plan *plan, struct candidate *c, const struc
         plan->predicted_seconds += pass->seconds;
     }
     return status;
+}
+
+static tess_status passes_make(tess_plan *plan, struct candidate *c, const struct premises *p,
+                               const struct bcsr *transposed, tess_error *error) {
+    struct estimates of_m = {.m = p->m}, of_transposed = {.m = transposed};
+    struct candidate seven = *c;
+    tess_status status = TESS_OK;
+    if (joint_possible(p))
+        status = joint_decide(c, &plan->key_work, p, &of_m, &of_transposed, error);
+    if (!status)
+        status = candidate_make(plan, c, p, &of_m, &of_transposed, error);
+    if (status != TESS_UNSUPPORTED || !c->joint)
+        return status;
+    work_free(&plan->key_work);
+    plan->key_work = (struct work){0};
+    return candidate_make(plan, &seven, p, &of_m, &of_transposed, error);
 }
 
 tess_status works_make(tess_plan *plan, struct candidate *candidate, const struct premises *p,

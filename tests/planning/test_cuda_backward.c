@@ -7,8 +7,10 @@
 
 enum { BATCH = 2, HEADS_Q = 6, HEADS_KV = 2, N = 700 };
 
+/* A problem of two passes over tiles: joint ones have a test of their own (test_spill.c). */
 static tess_problem backward_of(tess_type type, int64_t d) {
     tess_problem p = problem_make(N);
+    p.spill_size = 1;
     p.operation = TESS_ATTENTION_BACKWARD;
     p.type = type;
     p.batch = BATCH, p.heads_q = HEADS_Q, p.heads_kv = HEADS_KV;
@@ -194,6 +196,18 @@ static void hopper_has_kernels(void **state) {
     }
 }
 
+/* A height that the first kernel lacks chooses the one that has it. */
+static void an_asked_height_chooses_its_kernel(void **state) {
+    (void)state;
+    cuda_table_needed();
+    tess_problem problem = backward_of(TESS_BF16, 64);
+    problem.tile_rows = 64;
+    tess_plan *plan = plan_of(&problem, "causal", 128);
+    assert_string_equal(tess_plan_kernel(plan, TESS_STAGE_GRADIENT_KEYS),
+                        "cuda_gradient_keys_bf16_sm90_d64_r64");
+    tess_plan_free(plan);
+}
+
 static void refused_by_name(void **state) {
     (void)state;
     static const struct {
@@ -315,9 +329,13 @@ static void pieces_are_the_groups_lists(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_and_images),          cmocka_unit_test(gradients_alone),
-        cmocka_unit_test(modifiers_are_planned),       cmocka_unit_test(costs_count_every_product),
-        cmocka_unit_test(hopper_has_kernels),          cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(kernels_and_images),
+        cmocka_unit_test(gradients_alone),
+        cmocka_unit_test(modifiers_are_planned),
+        cmocka_unit_test(costs_count_every_product),
+        cmocka_unit_test(hopper_has_kernels),
+        cmocka_unit_test(an_asked_height_chooses_its_kernel),
+        cmocka_unit_test(refused_by_name),
         cmocka_unit_test(pieces_are_the_groups_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -172,13 +172,8 @@ template <class T, int D, bool OVER_KEYS>
 static cudaError_t gradient_launch(const struct gradient_params *p, cudaStream_t stream) {
     cudaError_t code = p->modify.each ? gradient_launch_height<T, D, OVER_KEYS, true>(p, stream)
                                       : gradient_launch_height<T, D, OVER_KEYS, false>(p, stream);
-    if constexpr (!OVER_KEYS) {
-        void *arguments[] = {(void *)p};
-        if (!code && p->slopes)
-            code = cudaLaunchKernel((const void *)gradient_slopes<GRADIENT_SLOPE_THREADS>,
-                                    dim3((unsigned)p->heads_q), dim3(GRADIENT_SLOPE_THREADS),
-                                    arguments, 0, stream);
-    }
+    if constexpr (!OVER_KEYS)
+        code = code ? code : gradient_slopes_launch(p, stream);
     return code ? code : gradient_combine_launch<T, OVER_KEYS>(p, stream);
 }
 

@@ -67,17 +67,16 @@ DEVICE float gradient_cap(float t, float &derivative) {
     return fabsf(t) > MODIFY_NEAR ? copysignf(fmaf(-2 * e, inverse, 1), t) : modify_tanh<false>(t);
 }
 
-/* Modifiers of a block: s from scores to what dV gets, dp to dS; listed: bit e of element e. Answers the sum
+/* Modifiers of a block: s from scores to what dV gets, dp to dS; kept, listed: bit e of element e. Answers the sum
  * of dS times distance before softcap's derivative, over the elements whose bits are in `counted`. */
 template <bool OVER_KEYS>
 DEVICE float gradient_modify(float (&s)[4], float (&dp)[4], const struct gradient_params &p,
                              const struct granule_item &item, const struct gradient_block &block,
-                             const struct gradient_known (&known)[2], uint32_t listed,
-                             uint32_t counted) {
+                             const struct gradient_known (&known)[2], uint32_t kept,
+                             uint32_t listed, uint32_t counted) {
     const struct modify_params &m = p.modify;
     const float unit = modify_unit(m, p.score_scale), after = modify_scale(m, p.score_scale);
     const float slope = m.alibi ? __ldg(m.alibi + item.head) * m.unit : 0;
-    const uint32_t kept = m.seed ? gradient_kept<OVER_KEYS>(m, item, block) : 15;
     float sum = 0;
 #pragma unroll
     for (int e = 0; e < 4; e++) {
@@ -128,6 +127,16 @@ static __global__ void __launch_bounds__(THREADS)
     sum = warp_sum(sum);
     if (threadIdx.x == 0)
         p.d_alibi[blockIdx.x] = (float)sum;
+}
+
+static inline cudaError_t gradient_slopes_launch(const struct gradient_params *p,
+                                                 cudaStream_t stream) {
+    void *arguments[] = {(void *)p};
+    if (!p->slopes)
+        return cudaSuccess;
+    return cudaLaunchKernel((const void *)gradient_slopes<GRADIENT_SLOPE_THREADS>,
+                            dim3((unsigned)p->heads_q), dim3(GRADIENT_SLOPE_THREADS), arguments, 0,
+                            stream);
 }
 
 #endif

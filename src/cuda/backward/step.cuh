@@ -187,7 +187,9 @@ gradient_weights_modified(float (&s)[C::R / 16][C::GROUPS][4], float (&dp)[C::R 
         if (!C::OVER_KEYS && p.slopes)
             counted = listed & ((row < item.rows && known[0].base != INFINITY ? 3u : 0) |
                                 (row + 8 < item.rows && known[1].base != INFINITY ? 12u : 0));
-        sum += gradient_modify<C::OVER_KEYS>(s[0][j], dp[0][j], p, item, block, known, listed,
+        const uint32_t kept =
+            p.modify.seed ? gradient_kept<C::OVER_KEYS>(p.modify, item, block) : 15;
+        sum += gradient_modify<C::OVER_KEYS>(s[0][j], dp[0][j], p, item, block, known, kept, listed,
                                              counted);
     }
     return sum;

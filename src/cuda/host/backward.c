@@ -1,8 +1,12 @@
 /* The host's side of the fused backward on CUDA: workspaces, what kernels get. */
 #include "host/backward.h"
+#include "host/drained.h"
 #include "host/staged.h"
+#include "host/table.h"
+#include "plan/cost.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Dims of each gradient in a slot: whole eights of floats, as MMAs have them; 0: it is not wanted. */
 struct slot_shape {
@@ -44,10 +48,52 @@ static double *slopes_take(struct carve *carve, const struct kernel_args *args) 
                             sizeof(double));
 }
 
+/* Units of dS of a joint pass. */
+static char *units_take(struct carve *carve, const struct kernel_args *args) {
+    const struct spill *spill = prepared_spill(args);
+    return spill ? carve_take_panel(carve, (size_t)spill->units, SPILL_UNIT, 1) : NULL;
+}
+
+static struct gradient_spill spill_take(struct carve *carve, const struct kernel_args *args) {
+    const struct spill *s = prepared_spill(args);
+    struct gradient_spill to = {.chunks = s->chunks, .workers = s->workers};
+    to.steps = carve_take(carve, (size_t)s->n_steps, sizeof *to.steps);
+    to.absent = carve_take(carve, (size_t)s->n_absent, sizeof *to.absent);
+    to.items = carve_take(carve, (size_t)s->n_items, sizeof *to.items);
+    to.worker_ptr =
+        carve_take_panel(carve, (size_t)s->chunks, (size_t)s->workers + 1, sizeof *to.worker_ptr);
+    to.unit_of = carve_take(carve, (size_t)s->n_heads, sizeof *to.unit_of);
+    return to;
+}
+
+size_t gradient_image_size(const struct kernel_args *args) {
+    struct carve carve = {.used = attention_image_size(args)};
+    spill_take(&carve, args);
+    return carve.overflow ? SIZE_MAX : carve.used;
+}
+
+size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                            char *image) {
+    const struct spill *s = prepared_spill(args);
+    const size_t n = attention_image_parts(parts, args, image);
+    struct carve carve = {.base = image, .used = attention_image_size(args)};
+    const struct gradient_spill to = spill_take(&carve, args);
+    const struct device_part more[] = {
+        {to.steps, s->steps, s->n_steps, sizeof *to.steps},
+        {to.absent, s->absent, s->n_absent, sizeof *to.absent},
+        {to.items, s->items, s->n_items, sizeof *to.items},
+        {to.worker_ptr, s->worker_ptr, (int64_t)s->chunks * s->workers + 1, sizeof *to.worker_ptr},
+        {to.unit_of, s->unit_of, s->n_heads, sizeof *to.unit_of},
+    };
+    memcpy(parts + n, more, sizeof more);
+    return n + sizeof more / sizeof *more;
+}
+
 size_t gradient_workspace(const struct kernel_args *args) {
     struct carve carve = {0};
     slots_take(&carve, args);
     slopes_take(&carve, args);
+    units_take(&carve, args);
     return carve.overflow ? SIZE_MAX : carve.used;
 }
 
@@ -102,6 +148,15 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         .heads_kv = (int32_t)p->heads_kv,
         .after_keys = !keys && (p->gradients & (TESS_GRADIENT_K | TESS_GRADIENT_V)),
     };
+    if (prepared_spill(args)) {
+        struct carve image = {.base = (char *)(uintptr_t)args->image,
+                              .used = attention_image_size(args)};
+        params.spill = spill_take(&image, args);
+        params.spill.units = units_take(&carve, args);
+        params.spill.d_q = rows_view_of(p->gradients & TESS_GRADIENT_Q ? &given->d_q : &none);
+        params.spill.wide = given->d_q.type == TESS_F32;
+        params.spill.factor = (float)p->scale;
+    }
     if (params.modify.cap != 0)
         params.cap_scale = params.score_scale / params.modify.cap; /* rounded as the forward does */
     for (int i = 0; i < 2; i++) {
@@ -110,6 +165,39 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
         params.slot_dims[i] = (int32_t)slot.dims[i];
     }
     return params;
+}
+
+/* ---- what Hopper's refuse, and costs ---- */
+
+/* Granules have 64 places: smaller blocks would be mostly padding. */
+const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
+    const struct block_rows *b = &problem->block_rows;
+    const int64_t group = problem->heads_q / problem->heads_kv;
+    if (problem->type == TESS_F16 &&
+        max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
+        return "in f16 it sums up to 2^17 queries or keys";
+    if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
+                         min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
+        return "it computes blocks of 64 queries and keys or more";
+    return attention_sm90_refuses(problem, target);
+}
+
+/* A joint pass has a product more, and half of the CTAs multiply while others read: half of the time that memory takes
+ * for dS, written and read, is not seen. */
+double gradient_sm90_seconds(const struct trial *trial) {
+    const struct problem *p = trial->problem;
+    const double keys = drained_seconds(trial), products = trial->kernel->family->products;
+    const double given = (double)trial->target->memory_rate;
+    if (!trial->joint)
+        return keys;
+    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
+        trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
+        return INFINITY;
+    const double listed = trial->sums->full_keys + trial->sums->masked_keys;
+    const double bytes = listed * trial->heads * trial->rows * (double)tess_type_size(p->type);
+    const double rate = given > 0 ? given : (double)cuda_memory_rate(trial->target->architecture);
+    const double chunks = 1 + floor(2 * bytes / (double)spill_room(p));
+    return keys * (products + 1) / products + bytes / rate + chunks * cost_launch(trial);
 }
 
 /* ---- delta ---- */

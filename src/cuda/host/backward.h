@@ -3,6 +3,21 @@
 #define TESSERA_CUDA_BACKWARD_H
 
 #include "host/forward.h"
+#include "lists/spill.h"
+
+/* A joint pass over keys: dQ's lists, in the image behind those of keys, and units of dS (lists/spill.h). */
+struct gradient_spill {
+    struct spill_step *steps;
+    uint64_t *absent;
+    struct granule_item *items;
+    int64_t *worker_ptr;
+    int32_t *unit_of;
+    char *units; /* in the workspace; NULL: the pass is not joint */
+    int32_t chunks, workers;
+    struct rows_view d_q;
+    bool wide; /* d_q is f32 */
+    float factor;
+};
 
 /*
  * Both passes over tiles have rows, which stay, and the other side, which is streamed:
@@ -41,6 +56,7 @@ struct gradient_params {
     float *d_alibi;
     int32_t batch, heads_kv;
     bool after_keys; /* over rows: a pass over keys is in front, which has waited for the stats */
+    struct gradient_spill spill;
 };
 
 /* Rows of a warp or pair: high tiles have 32 where registers hold their sums. That halves the shared memory
@@ -77,6 +93,9 @@ struct gradient_params {
 #define GRADIENT_GRANULE 32
 #define GRADIENT_GRANULE_F32 16
 
+/* Terms of a sum in f16, by Hopper's kernels: tensor cores cut 2^13 sums of 16 terms off. */
+#define GRADIENT_SM90_F16_ROWS (1 << 17)
+
 /* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
 #define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
 
@@ -95,6 +114,17 @@ struct delta_params {
 
 /* Queries of a chunk. */
 #define DELTA_ROWS 64
+
+/* The image of a joint pass: the forward's of lists of keys, then lists of dQ. */
+size_t gradient_image_size(const struct kernel_args *args);
+size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
+                            char *image);
+
+/* Hopper's: why they do not compute a problem, or NULL; seconds of a pass, infinite where a joint one cannot be:
+ * units are whole blocks. */
+struct trial;
+const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target);
+double gradient_sm90_seconds(const struct trial *trial);
 
 size_t gradient_workspace(const struct kernel_args *args);
 struct gradient_params gradient_params_of(const struct kernel_args *args);

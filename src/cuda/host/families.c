@@ -99,17 +99,6 @@ static const char *gradient_refuses(const struct kernel *kernel, const struct pr
     return why || !family->refuses ? why : family->refuses(problem, target);
 }
 
-/* Granules have 64 places: smaller blocks would be mostly padding. */
-static const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
-    const struct block_rows *b = &problem->block_rows;
-    if (modifiers_any(&problem->modifiers))
-        return "it computes no score modifiers";
-    if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
-                         min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
-        return "it computes blocks of 64 queries and keys or more";
-    return attention_sm90_refuses(problem, target);
-}
-
 static const char *delta_refuses(const struct kernel *kernel, const struct problem *problem,
                                  const tess_target *target) {
     (void)kernel, (void)problem;
@@ -400,11 +389,13 @@ const struct cuda_family family_small_m_16bit = {
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
 /* Hopper's, which compute all sums of a pass, whatever is wanted: the forward's costs, for more products. */
-#define GRADIENT_SM90(its_products)                                                                \
+#define GRADIENT_SM90(its_products, its_joint_rows)                                                \
     {                                                                                              \
         .family = {.refuses = gradient_refuses,                                                    \
-                   .seconds = drained_seconds,                                                     \
+                   .seconds = gradient_sm90_seconds,                                               \
                    .products = its_products,                                                       \
+                   .joint_rows = its_joint_rows,                                                   \
+                   .modified = modified_score,                                                     \
                    .workers = forward_workers,                                                     \
                    .prepare = &prepare_lists,                                                      \
                    .lists = LISTS_PACKED,                                                          \
@@ -412,8 +403,8 @@ const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GR
         .granule = GRANULE_MAX, .granule_least = GRANULE_MAX, .groups = 1, .tma = 1,               \
         .resident = gradient_sm90_resident, .refuses = gradient_sm90_refuses                       \
     }
-const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4);
-const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3);
+const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4, SPILL_SIDE);
+const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3, 0);
 
 static double sums_dims(const struct trial *trial) {
     return (double)trial->problem->d_qk;

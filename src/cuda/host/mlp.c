@@ -41,6 +41,7 @@ struct mlp_params mlp_params_of(const struct kernel_args *args) {
         .value_stride = given->value_stride,
         .activation = p->activation,
         .filled = args->work.filled != NULL,
+        .ranges = given->ranges,
         .dense = !args->work.filled && p->n_kv > 0 &&
                  lists->full_keys == lists->n_lists * lists->tiles * p->n_kv,
         .delta = mlp_is_delta(given),

@@ -25,6 +25,7 @@ struct mlp_params {
     int64_t value_stride;
     tess_activation activation;
     bool filled; /* lists were written by a fill */
+    bool ranges; /* their runs are ranges, not blocks */
     bool dense;  /* all rows list all columns */
     bool delta;
 };

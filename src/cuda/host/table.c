@@ -162,14 +162,16 @@ const struct kernel cuda_table[CUDA_ROWS] = {
 /* ---- images ---- */
 
 size_t cuda_image_size(const struct kernel_args *args) {
-    return args->problem->pipeline == TESS_FUSED ? attention_image_size(args)
-                                                 : staged_image_size(args);
+    return args->problem->pipeline != TESS_FUSED ? staged_image_size(args)
+           : prepared_spill(args)                ? gradient_image_size(args)
+                                                 : attention_image_size(args);
 }
 
 size_t cuda_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct kernel_args *args,
                         char *image) {
-    return args->problem->pipeline == TESS_FUSED ? attention_image_parts(parts, args, image)
-                                                 : staged_image_parts(parts, args, image);
+    return args->problem->pipeline != TESS_FUSED ? staged_image_parts(parts, args, image)
+           : prepared_spill(args)                ? gradient_image_parts(parts, args, image)
+                                                 : attention_image_parts(parts, args, image);
 }
 
 /* Offsets are those from an image that is nowhere yet. */
@@ -207,6 +209,12 @@ static int say_operands(const struct kernel_args *args, char *room, size_t size)
         snprintf(room, size, "granules of %d keys, copied %s", (int)prepared->granules.size,
                  gathers ? "by cp.async" : by[prepared->path]);
     const size_t at = (size_t)length < size ? (size_t)length : size;
+    const struct spill *spill = prepared_spill(args);
+    if (spill)
+        return length +
+               snprintf(room + at, size - at,
+                        "; gradients of scores of %d chunks of heads, %lld bytes at a time",
+                        (int)spill->chunks, (long long)spill->units * SPILL_UNIT);
     return warp ? length + snprintf(room + at, size - at, "; %d rows a warp", (int)warp) : length;
 }
 

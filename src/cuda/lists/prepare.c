@@ -2,6 +2,8 @@
 #include "lists/prepare.h"
 
 #include "base/status.h"
+#include "lists/spill.h"
+#include "plan/cost.h"
 
 #include <stdlib.h>
 
@@ -14,8 +16,23 @@ static enum operand_path path_of(const struct kernel_args *args, int32_t granule
     return tma ? OPERANDS_TMA : OPERANDS_CP_ASYNC;
 }
 
+/* Granules, and of joint passes the lists of dQ. */
+struct prepared_joint {
+    struct prepared prepared;
+    struct spill spill;
+};
+
+static struct spill *spill_of(const struct prepared *prepared) {
+    return &((struct prepared_joint *)(uintptr_t)prepared)->spill;
+}
+
+const struct spill *prepared_spill(const struct kernel_args *args) {
+    return args->work.strips ? spill_of(args->work.prepared) : NULL;
+}
+
 static void prepared_free(struct prepared *prepared) {
     granules_free(&prepared->granules);
+    spill_free(spill_of(prepared));
     free(prepared);
 }
 
@@ -36,12 +53,15 @@ static tess_status prepared_make(struct prepared **out, const struct kernel_args
                                         .least = family->granule_least,
                                         .groups = family->groups,
                                         .step = family->step ? family->step(kernel, rows) : none};
-    struct prepared *prepared = calloc(1, sizeof *prepared);
+    struct prepared *prepared = calloc(1, sizeof(struct prepared_joint));
     if (!prepared)
         return error_set(error, TESS_OUT_OF_MEMORY, "tess_plan_create", NULL,
                          "out of memory for the lists of the device");
-    const tess_status status =
+    tess_status status =
         granules_make(&prepared->granules, args->work.lists, args->work.schedule, &rules, error);
+    if (!status && args->work.strips)
+        status = spill_make(spill_of(prepared), &prepared->granules, args,
+                            spill_room(args->problem), error);
     if (status) {
         prepared_free(prepared);
         return status;
@@ -53,11 +73,14 @@ static tess_status prepared_make(struct prepared **out, const struct kernel_args
 }
 
 static size_t prepared_memory(const struct prepared *prepared) {
-    return sizeof *prepared + granules_memory(&prepared->granules);
+    return sizeof(struct prepared_joint) + granules_memory(&prepared->granules) +
+           spill_memory(spill_of(prepared));
 }
 
 static double prepared_unevenness(const struct prepared *prepared) {
-    return granules_unevenness(&prepared->granules);
+    const struct spill *spill = spill_of(prepared);
+    return spill->chunks ? spill_unevenness(spill, &prepared->granules)
+                         : granules_unevenness(&prepared->granules);
 }
 
 const struct prepare_services prepare_lists = {prepared_make, prepared_free, prepared_memory,

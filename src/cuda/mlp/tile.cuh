@@ -43,12 +43,19 @@ DEVICE struct mlp_tile mlp_tile_of(const struct mlp_params &p, int32_t T) {
     return to;
 }
 
-/* Column of place `at`; -1 from `end` on. Runs of filled lists are whole blocks, but for the last. */
+/* Column of place `at`; -1 from `end` on. Runs of filled lists are FILL_RANGES ranges at most, or whole blocks but for
+ * the last. */
 DEVICE int32_t mlp_column(const struct mlp_params &p, int64_t first, int32_t at, int32_t end) {
     if (at >= end)
         return -1;
     if (!p.filled)
         return p.lists.run.image.keys[first + at];
+    if (p.ranges) {
+        const struct list_run *range = p.lists.full + first;
+        for (; at >= range->count; range++)
+            at -= range->count;
+        return range->key + at;
+    }
     const uint32_t block = (uint32_t)p.lists.block_kv, run = fill_quotient((uint32_t)at, block);
     return p.lists.full[first + run].key + at - (int32_t)(run * block);
 }

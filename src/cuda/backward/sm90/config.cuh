@@ -32,24 +32,33 @@ enum { GRADIENT_TURN = 1, GRADIENT_TURNS = 256 };
 #define GRADIENT_PLACES 64                    /* places of a step: a granule, and a mask group */
 #define GRADIENT_SCORES (GRADIENT_PLACES / 2) /* floats of a thread */
 #define GRADIENT_STAGES_MOST 8
+#define GRADIENT_SPILLED_BARRIERS (3 * 8 * GRADIENT_STAGES_MOST) /* bytes: those of spilled.cuh */
 
 /* Facts of a step. Words are a mask group in accumulator-fragment layout (lists/mask_groups.h), of each slice of 16 rows
- * and lane. base, delta: of the step's queries, over keys. */
-template <int ROWS, bool OVER_KEYS> struct gradient_step_known {
+ * and lane. base, delta, left: of the step's queries, over keys. first: row of place 0; head: of the queries. */
+template <bool SOME> struct gradient_step_left {};
+template <> struct gradient_step_left<true> { float left[GRADIENT_PLACES]; };
+template <int ROWS, bool OVER_KEYS, bool MODIFIED>
+struct gradient_step_known : gradient_step_left<OVER_KEYS && MODIFIED> {
     uint32_t words[ROWS / GRANULE_SLICE][32];
     float base[OVER_KEYS ? GRADIENT_PLACES : 4], delta[OVER_KEYS ? GRADIENT_PLACES : 4];
-    uint32_t is, unused[3];
+    uint32_t is;
+    int32_t first, head;
+    int32_t unit; /* unit of the first consumer's dS (spilled.cuh) */
 };
 
-/* D dims, 64 or 128; ROWS of a tile, 64 or 128. Tiles in shared memory are panels of 64 columns, swizzled by 128 bytes. */
-template <class T_, int D_, int ROWS_, bool OVER_KEYS_> struct gradient_sm90_shape {
+/* D dims, 64 or 128; ROWS of a tile, 64 or 128. MODIFIED: with softcap, ALiBi, sinks or dropout, for which registers and
+ * shared memory hold more. Tiles in shared memory are panels of 64 columns, swizzled by 128 bytes. */
+template <class T_, int D_, int ROWS_, bool OVER_KEYS_, bool MODIFIED_ = false,
+          bool SPILLS_ = false>
+struct gradient_sm90_shape {
     using T = T_;
     static constexpr int D = D_, ROWS = ROWS_, CONSUMERS = ROWS / 64;
-    static constexpr bool OVER_KEYS = OVER_KEYS_;
+    static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_, SPILLS = SPILLS_;
     static constexpr int PANELS = D / 64;
     static constexpr int X_PANEL = ROWS * 128, X_TILE = PANELS * X_PANEL; /* bytes */
     static constexpr int Y_PANEL = GRADIENT_PLACES * 128, Y_TILE = PANELS * Y_PANEL;
-    using known = gradient_step_known<ROWS, OVER_KEYS>;
+    using known = gradient_step_known<ROWS, OVER_KEYS, MODIFIED>;
     static constexpr int STAGE = 2 * Y_TILE + (int)sizeof(known);
     /* CTAs of a multiprocessor, the bytes that each can have, and stages that fit. */
     static constexpr int RESIDENT = GRADIENT_SM90_RESIDENT(ROWS);
@@ -62,12 +71,12 @@ template <class T_, int D_, int ROWS_, bool OVER_KEYS_> struct gradient_sm90_sha
     static constexpr int Y_FULL = BARRIERS, Y_EMPTY = Y_FULL + 8 * STAGES;
     static constexpr int KNOWN = Y_EMPTY + 8 * STAGES;
     static constexpr int X_FULL = KNOWN + 8 * STAGES, X_EMPTY = X_FULL + 8;
-    static constexpr int BYTES = X_EMPTY + 8;
+    static constexpr int BYTES = X_EMPTY + 8 + (SPILLS ? GRADIENT_SPILLED_BARRIERS : 0);
     static_assert(STAGES >= 2 && BYTES <= ROOM, "what a CTA of Hopper can have");
     static constexpr int THREADS = 128 * (1 + CONSUMERS),
                          WARPS = 4 * CONSUMERS; /* WARPS: of consumers */
     /* Q and dO of a consumer over rows are operands from registers where these suffice. */
-    static constexpr bool HELD = !OVER_KEYS && (CONSUMERS > 1 || D <= 64);
+    static constexpr bool HELD = !OVER_KEYS && (D <= 64 || (CONSUMERS > 1 && !MODIFIED));
     static constexpr int CONSUMER_REGISTERS = CONSUMERS > 1 ? 240 : 232, PRODUCER_REGISTERS = 24;
 };
 

@@ -59,6 +59,18 @@ template <class shape> DEVICE uint32_t gradient_listed(const struct gradient_con
         .words[4 * at.number + at.warp][warp_lane_here()];
 }
 
+/* Begins the life of registers that a product writes first: else they are taken from the kernel's begin on. */
+template <int N> DEVICE void gradient_undefined(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "=f"(x[i]));
+}
+template <int N> DEVICE void gradient_undefined(uint32_t (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "=r"(x[i]));
+}
+
 DEVICE void gradient_store_pair(float *to, float x, float y) {
     *reinterpret_cast<float2 *>(to) = {x, y};
 }

@@ -5,8 +5,11 @@
 #include "backward/sm90/keys.cuh"
 #include "backward/sm90/producer.cuh"
 #include "backward/sm90/rows.cuh"
+#include "backward/sm90/spilled.cuh"
 #include "work/early.cuh"
 #include "work/launch.cuh"
+
+#include <type_traits>
 
 template <class shape>
 static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
@@ -25,7 +28,8 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     const int warp = sm90_uniform((int)threadIdx.x / 32 % 4);
     if (role > 0) {
         registers_claim<shape::CONSUMER_REGISTERS>();
-        struct gradient_consumer at = {memory, shared, role - 1, warp, 0};
+        struct gradient_consumer at = {memory, shared, shape::CONSUMERS > 1 ? role - 1 : 0, warp,
+                                       0};
         if constexpr (shape::OVER_KEYS)
             gradient_consume_keys<shape>(at, p);
         else
@@ -62,9 +66,39 @@ static bool gradient_maps_make(CUtensorMap (&maps)[2], const struct gradient_par
     return made;
 }
 
-template <class T, int D, int ROWS, bool OVER_KEYS>
-static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStream_t stream) {
-    using shape = gradient_sm90_shape<T, D, ROWS, OVER_KEYS>;
+/* Whether passes may be joint (spilled.cuh): f16 has dS in powers of two of its own. */
+template <class T, bool OVER_KEYS> static constexpr bool gradient_spills(void) {
+    return OVER_KEYS && std::is_same<T, __nv_bfloat16>::value;
+}
+
+/* Launches of a joint pass: one more than there are chunks. */
+template <class T, int D, int ROWS>
+static cudaError_t gradient_spilled_launch(const struct gradient_params *p,
+                                           const struct gradient_maps &maps, cudaStream_t stream) {
+    using shape = gradient_sm90_shape<T, D, ROWS, true, false, true>;
+    void (*kernel)(const struct gradient_params, const struct gradient_params,
+                   const struct gradient_spilled_maps, int32_t) = gradient_spilled<shape>;
+    struct gradient_params rows = *p;
+    struct gradient_spilled_maps all = {maps, {}, false};
+    const int64_t size[4] = {p->batch, p->heads_kv, p->n_kv, p->d[0]};
+    const sm90_encode encode = sm90_encode_find();
+    all.tma_k =
+        encode && sm90_map_make(&all.k, encode, sm90_map_type(T()), p->x[0], size, SPILL_SIDE);
+    rows.out[0] = p->spill.d_q, rows.out[1].data = NULL;
+    rows.wide[0] = p->spill.wide, rows.factor[0] = p->spill.factor;
+    int32_t chunk = 0;
+    void *arguments[] = {(void *)p, &rows, &all, &chunk};
+    cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
+    for (; !code && chunk <= p->spill.chunks; chunk++)
+        code = launch_early((const void *)kernel, dim3((unsigned)p->spill.workers), shape::THREADS,
+                            shape::BYTES, arguments, stream);
+    return code;
+}
+
+template <class T, int D, int ROWS, bool OVER_KEYS, bool MODIFIED>
+static cudaError_t gradient_sm90_launch_tiles(const struct gradient_params *p,
+                                              cudaStream_t stream) {
+    using shape = gradient_sm90_shape<T, D, ROWS, OVER_KEYS, MODIFIED>;
     void (*kernel)(const struct gradient_params, const struct gradient_maps) = gradient_sm90<shape>;
     const int64_t heads[2] = {p->heads_q, p->heads_kv}, n[2] = {p->n_q, p->n_kv};
     struct gradient_maps maps = {};
@@ -73,9 +107,28 @@ static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStr
         gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_PLACES);
     void *arguments[] = {(void *)p, &maps};
     cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
-    if (!code)
-        code = launch_early((const void *)kernel, dim3((unsigned)p->workers), shape::THREADS,
-                            shape::BYTES, arguments, stream);
+    if constexpr (gradient_spills<T, OVER_KEYS>() && !MODIFIED)
+        if (p->spill.units)
+            return gradient_spilled_launch<T, D, ROWS>(p, maps, stream);
+    return code ? code
+                : launch_early((const void *)kernel, dim3((unsigned)p->workers), shape::THREADS,
+                               shape::BYTES, arguments, stream);
+}
+
+/* Bytes of shared memory of a CTA: with modifiers, which take more. */
+template <class T, int D, int ROWS, bool OVER_KEYS>
+static constexpr int gradient_sm90_shared(void) {
+    return gradient_sm90_shape<T, D, ROWS, OVER_KEYS, true>::BYTES;
+}
+
+template <class T, int D, int ROWS, bool OVER_KEYS>
+static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStream_t stream) {
+    const bool modified = p->modify.each || p->modify.sink;
+    cudaError_t code = modified
+                           ? gradient_sm90_launch_tiles<T, D, ROWS, OVER_KEYS, true>(p, stream)
+                           : gradient_sm90_launch_tiles<T, D, ROWS, OVER_KEYS, false>(p, stream);
+    if (!code && !OVER_KEYS)
+        code = gradient_slopes_launch(p, stream);
     return code ? code : gradient_combine_launch<T, OVER_KEYS>(p, stream);
 }
 

@@ -12,12 +12,14 @@
 #ifndef TESSERA_CUDA_GRADIENT_SM90_KEYS_CUH
 #define TESSERA_CUDA_GRADIENT_SM90_KEYS_CUH
 
-#include "backward/sm90/consumer.cuh"
+#include "backward/sm90/modify.cuh"
+#include "backward/sm90/operand.cuh"
 
 /* Sums, and P and dS of a step as register operands. */
 template <class shape> struct gradient_keys {
     float dk[shape::D / 2], dv[shape::D / 2];
     uint32_t weights[GRADIENT_SCORES / 2], ds[GRADIENT_SCORES / 2];
+    struct gradient_factors<typename shape::T> of_dk, of_dv;
 };
 
 /* S^T or dP^T: K or V of the tile by Q or dO of the step. */
@@ -80,10 +82,25 @@ DEVICE void gradient_ds_keys(float (&dp)[GRADIENT_SCORES], const float (&s)[GRAD
     }
 }
 
+/* Stores dS of a step: this warp's blocks of the consumer's unit (spilled.cuh). */
+template <class shape>
+DEVICE void gradient_spill(const struct gradient_params &p, const struct gradient_consumer &at,
+                           int32_t unit, const uint32_t (&ds)[GRADIENT_SCORES / 2]) {
+    uint32_t *const to =
+        reinterpret_cast<uint32_t *>(p.spill.units + (int64_t)(unit + at.number) * SPILL_UNIT) +
+        at.warp * (2 * 1024 / 4) + warp_lane_here();
+#pragma unroll
+    for (int j = 0; j < GRADIENT_PLACES / 8; j++) {
+        to[j * 32] = ds[2 * j];
+        to[j * 32 + 1024 / 4] = ds[2 * j + 1];
+    }
+}
+
 /* A step, the i-th of its item; answers its flags. Leaves P and dS, whose sums are the next step's to add. */
 template <class shape>
 DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradient_consumer &at,
-                              int i, float scale) {
+                              const struct gradient_params &p, const struct granule_item &item,
+                              int i) {
     const uint32_t x = at.shared + shape::X + (uint32_t)at.number * (64 * 128);
     const uint32_t y = gradient_y<shape>(at.shared, at.step);
     typename shape::known &known = gradient_known_of<shape>(at.memory, at.step);
@@ -105,26 +122,39 @@ DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradi
     wgmma_fence_operand(s);
     if (shape::CONSUMERS > 1)
         named_barrier_arrive(GRADIENT_TURN + 1 - at.number, GRADIENT_TURNS);
-    gradient_weigh_keys<shape>(s, known.base + column, scale);
-    wgmma_wait<0>();
-    wgmma_fence_operand(dp);
-    gradient_ds_keys<shape>(dp, s, known.delta + column);
-    if (is & GRADIENT_CUT) {
-        const uint32_t listed = gradient_listed<shape>(at);
-        gradient_select(s, listed);
-        gradient_select(dp, listed);
+    if constexpr (shape::MODIFIED) {
+        const struct gradient_lane lane = gradient_lane_of<shape>(at, item);
+        const uint32_t kept = gradient_drawn<shape>(p, lane);
+        const struct gradient_known none[2] = {};
+        wgmma_wait<0>();
+        wgmma_fence_operand(dp);
+        const uint32_t listed = is & GRADIENT_CUT ? gradient_listed<shape>(at) : ~0u;
+        gradient_modify_step<shape>(s, dp, at, p, lane, none, kept, listed, 0);
+    } else {
+        gradient_weigh_keys<shape>(s, known.base + column, p.score_scale);
+        wgmma_wait<0>();
+        wgmma_fence_operand(dp);
+        gradient_ds_keys<shape>(dp, s, known.delta + column);
+        if (is & GRADIENT_CUT) {
+            const uint32_t listed = gradient_listed<shape>(at);
+            gradient_select(s, listed);
+            gradient_select(dp, listed);
+        }
     }
-#pragma unroll
-    for (int j = 0; j < GRADIENT_SCORES / 2; j++) {
-        w.weights[j] = mma_pack(s[2 * j], s[2 * j + 1], typename shape::T());
-        w.ds[j] = mma_pack(dp[2 * j], dp[2 * j + 1], typename shape::T());
-    }
+    gradient_round(w.weights, s, w.dv, w.of_dv);
+    gradient_round(w.ds, dp, w.dk, w.of_dk);
+    if constexpr (shape::SPILLS)
+        gradient_spill<shape>(p, at, known.unit, w.ds);
     return is;
 }
 
 template <class shape>
 DEVICE void gradient_consume_keys(struct gradient_consumer &at, const struct gradient_params &p) {
     struct gradient_keys<shape> w;
+    gradient_undefined(w.dk);
+    gradient_undefined(w.dv);
+    gradient_undefined(w.weights);
+    gradient_undefined(w.ds);
     if (at.number == 1)
         named_barrier_arrive(GRADIENT_TURN, GRADIENT_TURNS);
 #pragma unroll 1
@@ -139,15 +169,19 @@ DEVICE void gradient_consume_keys(struct gradient_consumer &at, const struct gra
             continue;
         }
         int is = 0, steps = 0;
+        gradient_begin_factors(w.of_dk);
+        gradient_begin_factors(w.of_dv);
 #pragma unroll 1
         for (; !(is & GRADIENT_END); steps++, at.step++)
-            is = gradient_step_keys(w, at, steps, p.score_scale);
+            is = gradient_step_keys(w, at, p, item, steps);
         gradient_add_keys(w, gradient_y<shape>(at.shared, at.step - 1), steps > 1);
         wgmma_wait<0>();
         wgmma_fence_operand(w.dk);
         wgmma_fence_operand(w.dv);
         gradient_release<shape>(at.shared, at.step - 1);
         gradient_release_x<shape>(at.shared);
+        gradient_end_factors(w.dk, w.of_dk);
+        gradient_end_factors(w.dv, w.of_dv);
         gradient_store_tile<shape>(p, at, item, 0, w.dk);
         gradient_store_tile<shape>(p, at, item, 1, w.dv);
     }

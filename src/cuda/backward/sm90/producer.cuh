@@ -159,11 +159,11 @@ DEVICE uint32_t gradient_place_bits(uint64_t places) {
     return bits;
 }
 
-/* Zeroes rows `dead` of a group in both tensors of a stage, once they are there: 0 times Inf or NaN is NaN. */
-template <class shape> DEVICE void gradient_zero_rows(uint32_t at, uint64_t dead) {
+/* Zeroes rows `dead` of a group in a stage's tensors, once they are there: 0 times Inf or NaN is NaN. */
+template <class shape> DEVICE void gradient_zero_rows(uint32_t at, uint64_t dead, int tensors = 2) {
     for (; dead; dead &= dead - 1) {
         const uint32_t row = at + (uint32_t)(__ffsll((long long)dead) - 1) * 128;
-        for (int piece = warp_lane(); piece < 2 * shape::PANELS * 8; piece += 32)
+        for (int piece = warp_lane(); piece < tensors * shape::PANELS * 8; piece += 32)
             shared_store_16(row + (uint32_t)(piece / 8 * shape::Y_PANEL + piece % 8 * 16),
                             {0, 0, 0, 0});
     }
@@ -182,6 +182,8 @@ DEVICE uint64_t gradient_load_queries(typename shape::known &known, const struct
         const float base = inside ? __ldg(p.stats.base + query) : INFINITY;
         known.base[at] = base;
         known.delta[at] = inside ? __ldg(p.stats.delta + query) : 0;
+        if constexpr (shape::MODIFIED)
+            known.left[at] = inside ? __ldg(p.stats.left + query) : 0;
         empty |= (uint64_t)__ballot_sync(WARP_ALL, inside && base == INFINITY) << 32 * half;
     }
     return empty;
@@ -219,7 +221,7 @@ DEVICE bool gradient_know_step(typename shape::known &known, uint32_t shared, ui
     const struct gradient_group group =
         gradient_group_of<SLICES>(p, item, g, gradient_y_rows<shape>(p), first);
     uint64_t dead = group.absent;
-    if (shape::OVER_KEYS)
+    if constexpr (shape::OVER_KEYS)
         dead |= gradient_load_queries<shape>(known, p, (int64_t)item.batch * p.heads_q + item.head,
                                              first);
     if (!__any_sync(WARP_ALL, group.record != MASK_ALL) && !dead)
@@ -250,10 +252,17 @@ DEVICE void gradient_produce_known(char *memory, uint32_t shared, const struct g
                 g + 1 == item.count && (!shape::OVER_KEYS || (item.parts & GRANULE_LAST));
             barrier_wait(ring_barrier<shape::STAGES>(shared + shape::Y_EMPTY, step),
                          ring_parity<shape::STAGES>(step) ^ 1);
-            const bool cut = gradient_know_step<shape>(known, shared, step, p, item, g,
-                                                       __shfl_sync(WARP_ALL, rows, g % 32));
-            if (warp_lane() == 0)
+            const int32_t first = __shfl_sync(WARP_ALL, rows, g % 32);
+            const bool cut = gradient_know_step<shape>(known, shared, step, p, item, g, first);
+            if (warp_lane() == 0) {
                 known.is = (last ? GRADIENT_END : 0) | (cut ? GRADIENT_CUT : 0);
+                if (shape::MODIFIED)
+                    known.first = first, known.head = item.head;
+                if (shape::SPILLS)
+                    known.unit =
+                        __ldg(p.spill.unit_of + (int64_t)item.batch * p.heads_q + item.head) +
+                        (int32_t)(item.first + g) * shape::CONSUMERS;
+            }
             __syncwarp();
             if (warp_lane() == 0)
                 barrier_arrive(ring_barrier<shape::STAGES>(shared + shape::KNOWN, step));
