@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Costs of fused CUDA kernels, measured on this machine's GPU and written to costs.def:
+# Costs of fused CUDA kernels, measured on this machine's GPU:
 #   bench/fit.sh [FOLDER [KERNELS [OUT]]]
 #
 # FOLDER is a build folder or what tools/scripts/gpu_stage.sh made of one (default build/release), KERNELS a
-# regular expression (default: the forward of bf16, whose f16 twins have the same costs, and of f32), OUT the file
-# ($OUT/costs.def where $OUT is set). For each kernel and tile height 8 or 12 lists are timed that fill the device
-# in whole waves, by bench/peers/choices.py ($PYTHON, default python3, has PyTorch) on one set of tensors, so that no run
-# waits for memory; bench/fit.awk solves for item and steps (docs/design/lists.md, "Measured costs").
+# regular expression (default: the forward of bf16, whose f16 twins have the same costs, and of f32), OUT the folder
+# (default $OUT, or the current one) of costs.csv, what was measured, and costs.def, what bench/fit.awk makes of it. Those
+# that are kept, bench/results/costs.csv and src/cuda/costs.def, tests/scripts/fit.sh holds together. For each kernel and
+# tile height 8 or 12 lists are timed that fill the device in whole waves, by bench/peers/choices.py ($PYTHON, default
+# python3, has PyTorch) on one set of tensors, so that no run waits for memory (docs/design/lists.md, "Measured costs").
 # About two minutes for all kernels, LIMIT seconds at most: what that cuts short is named, and its kernels are left out.
 # Exit status: 0 all is written, 1 a step failed, 3 some kernels are left out.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 folder=$(realpath "${1:-build/release}") || exit 1
 kernels=${2:-^cuda_attention_(bf16|f32)_}
-out=${3:-${OUT:-.}/costs.def}
+out=${3:-${OUT:-.}}
 limit=${LIMIT:-540} # seconds of timing
 export LD_LIBRARY_PATH=$folder:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 tessera=$folder/tessera
@@ -24,6 +25,7 @@ multiprocessors=${device% multiprocessors*}
 multiprocessors=${multiprocessors##* }
 [ -n "$card" ] || { echo 'bench/fit.sh: there is no GPU' >&2; exit 1; }
 commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
+commit=${commit:0:7}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 began=$SECONDS
@@ -31,34 +33,32 @@ began=$SECONDS
 # Items in whole waves, of 1 to 4 CTAs on a multiprocessor: 3072 queries are 16 tiles of 192 rows.
 heads=$((multiprocessors % 4 ? multiprocessors : multiprocessors / 4))
 
-# case_of KERNEL ROWS HEADS BLOCK KEEP: equal lists, one for all heads, in whole tiles
+# case_of KERNEL ROWS BLOCK KEEP: equal lists, one for all heads, in whole tiles
 case_of() {
     local d=${1##*_d} v type=${1#cuda_attention_}
     v=${d#*_v}
     d=${d%%_*} v=${v%%_*} type=${type%%_*}
-    echo "h=$3,n=3072,nkv=4096,d=$d,dv=$v,dtype=$type,block=$4,pattern=random_row($5,1),lists=1,backend=cuda,$(
+    echo "h=$heads,n=3072,nkv=4096,d=$d,dv=$v,dtype=$type,block=$3,pattern=random_row($4,1),lists=1,backend=cuda,$(
         )pipeline=fused,kernel=$1,tile=$2,split=1048576"
 }
 
-# lists_of KERNEL ROWS: a line for each list: the case in full, kernel, rows, keys of a block, items, full and
-# masked keys of an item. Four steps, and of twice the heads; 12 and 32 steps; rows of blocks half as high as the
-# tile, which leave masks; single keys, which are gathered; runs of 8 keys, of blocks
-# as high and half as high; and by Hopper's kernels unions of blocks of 16 rows. Fails where the kernel refuses one.
+# lists_of KERNEL ROWS: a line for each list: its case, then what costs.csv has before the time. 4, 12 and 32 steps; in
+# runs of 64 keys, of 8 and single, blocks as high as the tile and half as high, which leave masks; and by Hopper's kernels
+# unions of blocks of 16 rows. Fails where the kernel refuses one.
 lists_of() {
-    local heads=$heads list unions=()
+    local list unions=()
     if [[ $1 = *sm90* && $2 -ge 32 ]]; then
-        unions=("$heads 16x64 .25" "$heads 16x16 .25" "$heads 16x8 .25" "$heads 16x8 .5")
+        unions=("16x64 .25" "16x16 .25" "16x8 .25" "16x8 .5")
     fi
-    for list in "$heads ${2}x64 .0625" "$((2 * heads)) ${2}x64 .0625" "$heads ${2}x64 .1875" \
-        "$heads ${2}x64 .5" "$heads $(($2 / 2))x64 .25" "$heads ${2}x1 .25" \
-        "$heads ${2}x8 .25" "$heads $(($2 / 2))x8 .25" "${unions[@]}"; do
-        # shellcheck disable=SC2086 # three words
+    for list in "${2}x64 .0625" "${2}x64 .1875" "${2}x64 .5" "$(($2 / 2))x64 .25" "${2}x1 .25" \
+        "$(($2 / 2))x1 .25" "${2}x8 .25" "$(($2 / 2))x8 .25" "${unions[@]}"; do
+        # shellcheck disable=SC2086 # two words
         "$tessera" plan "$(case_of "$1" "$2" $list)" 2>/dev/null >"$work/plan" || return
-        awk -v of="$1 $2" -v block="${list#*x}" '
+        awk -v of="$1,$2,$heads,${list// /,}" '
             NR == 1 { name = $0 }
             $1 == "lists" { tiles = $2; full = $8; masked = $13 }
             $1 == "schedule" { items = $2 }
-            END { print name, of, block + 0, items, full / tiles, masked / tiles }' "$work/plan"
+            END { print name, of "," items "," full / tiles "," masked / tiles }' "$work/plan"
     done
 }
 
@@ -75,25 +75,17 @@ cut -d ' ' -f 1 "$work/design" >"$work/cases"
     --csv "$work/times.csv" "$work/cases"
 [ -s "$work/times.csv" ] || { echo 'bench/fit.sh: the timing failed' >&2; exit 1; }
 
-# The lists that were timed, and their milliseconds.
+# What was measured: lists that were not timed leave.
 awk -f bench/csv.awk -f <(cat <<'END'
-NR == 1 { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i; next }
-NR == FNR { cut($0, cells); ms[cells[column["case"]]] = cells[column["ms"]]; next }
-{ name = $1; sub(/^[^ ]* /, "") }
-ms[name] > 0 { print $0, ms[name] }
+BEGIN { print "kernel,tile,heads,block,keep,items,full,masked,ms,device,multiprocessors,commit" }
+FNR == 1 { file++ }
+file == 1 && FNR == 1 { n = cut($0, names); for (i = 1; i <= n; i++) column[names[i]] = i }
+file == 1 { cut($0, cells); ms[cells[column["case"]]] = sprintf("%.7g", cells[column["ms"]]); next }
+ms[$1] > 0 { print $2 "," ms[$1] "," card }
 END
-) "$work/times.csv" "$work/design" >"$work/timings"
-
-{
-    echo "/* Costs of fused kernels, written by bench/fit.sh: $card, commit $commit. Not to be edited."
-    echo ' * Nanoseconds: of a launch; of one multiprocessor, kept busy, an item, and steps of 64 keys: plain,'
-    echo ' * masked, both in runs of 8 keys, gathered.'
-    echo ' *'
-    echo ' *   CUDA_COSTS(kernel, {rows, launch, item, plain, masked, runs, masked_runs, gathered} ...)'
-    echo ' */'
-    awk -v multiprocessors="$multiprocessors" -f bench/solve.awk -f bench/fit.awk "$work/timings"
-} >"$work/costs.def" || exit 1
-cp "$work/costs.def" "$out"
-fitted=$(grep -c '^ *{' "$out")
+) -v card="$card,$multiprocessors,$commit" "$work/times.csv" "$work/design" >"$work/costs.csv"
+awk -f bench/fit.awk "$work/costs.csv" >"$work/costs.def" || exit 1
+cp "$work/costs.csv" "$work/costs.def" "$out"
+fitted=$(grep -c '^ *{' "$work/costs.def")
 echo "bench/fit.sh: $fitted costs in $out after $((SECONDS - began)) s"
-[ "$fitted" -eq "$(cut -d ' ' -f 2,3 "$work/design" | sort -u | wc -l)" ] || exit 3
+[ "$fitted" -eq "$(cut -d ' ' -f 2 "$work/design" | cut -d , -f 1,2 | sort -u | wc -l)" ] || exit 3

@@ -28,14 +28,12 @@
  * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by
  * little, by nothing more without drift, and column sums by today's lse add up to the queries.
  */
-#define _POSIX_C_SOURCE 199309L /* clock_gettime */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "either.h"
+#include "deltas.h"
 
 #ifndef TEXTS
 #define TEXTS 1
@@ -140,22 +138,6 @@ static void dense_run(struct memory *m, tess_stream stream) {
     require(tess_run(dense_plan, &r.arguments, &error, stream), &error);
 }
 
-/* Columns by their sums: as indices, then packed. */
-static void choose(struct memory *m, tess_stream stream) {
-    tess_error error = tess_error_init();
-    tess_selection selection = tess_selection_init();
-    tess_selected selected = tess_selected_init();
-    tess_columns from = tess_columns_init(), to = tess_columns_init();
-    const tess_tensor sums = tess_tensor_bhnd(m->sums, TESS_F32, 1, HEADS, GROUPS, TOKENS);
-    selection.k = KEEP, selection.keep_first = FORCED;
-    selected.capacity = KEEP, selected.indices = m->indices[0][0], selected.counts = m->counts[0];
-    require(tess_select(backend, &selection, &sums, &selected, &error, stream), &error);
-    from.rows = (int64_t)HEADS * GROUPS, from.columns = TOKENS, from.capacity = KEEP;
-    from.indices = m->indices[0][0], from.counts = m->counts[0];
-    to.rows = from.rows, to.columns = TOKENS, to.bits = m->bits[0][0];
-    require(tess_columns_convert(backend, &from, &to, &error, stream), &error);
-}
-
 /* The rest of a dense run, as the base of the steps to come; and its lse as the next reference. */
 static void cache(struct memory *m, tess_stream stream) {
     tess_error error = tess_error_init();
@@ -177,7 +159,10 @@ static void full(const void *none, tess_stream stream) {
     (void)none;
     for (int l = 0; l < LAYERS; l++) {
         dense_run(layers[l], stream);
-        choose(layers[l], stream);
+        const tess_tensor sums =
+            tess_tensor_bhnd(layers[l]->sums, TESS_F32, 1, HEADS, GROUPS, TOKENS);
+        columns_choose(&sums, KEEP, FORCED, layers[l]->indices[0][0], layers[l]->counts[0],
+                       layers[l]->bits[0][0], stream);
         cache(layers[l], stream);
     }
 }
@@ -316,14 +301,10 @@ static struct step kinds[KINDS][HALVES] = {{{full, NULL, NULL}, {full_mlp, NULL,
                                            {{dense, NULL, NULL}, {dense_mlp_step, NULL, NULL}}};
 static const char *const kind_names[KINDS] = {"full", "choose", "sparse", "dense"};
 
-static double launch_ms(int kind, int half) {
-    struct timespec from, to;
+static double kind_ms(int kind, int half) {
     for (int l = 0; l < LAYERS; l++)
         bring(layers[l], sizeof *layers[l]);
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    launch(&kinds[kind][half]);
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    return 1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec);
+    return launch_ms(&kinds[kind][half]);
 }
 
 static void *image_make(const tess_plan *plan) {
@@ -337,20 +318,13 @@ static void *image_make(const tess_plan *plan) {
 static void plans_make(void) {
     tess_error error = tess_error_init();
     tess_problem problem = tess_problem_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
     tess_target target = tess_target_init();
-    tess_pattern *pattern;
     const tess_device_pattern kept = kept_pattern(NULL), hidden = hidden_pattern(NULL);
-    shape.n_q = shape.n_kv = TOKENS, shape.block_q = shape.block_kv = GROUP;
     problem.batch = 1, problem.heads_q = problem.heads_kv = HEADS;
     problem.n_q = problem.n_kv = TOKENS, problem.d_qk = problem.d_v = DIM, problem.type = TESS_F16;
     require(tess_target_query(&target, backend, -1, &error), &error);
-    require(tess_plan_reserve(&kept_plan, &problem, &kept, &target, &error), &error);
-    problem.sum_rows = GROUP;
-    require(tess_pattern_from_spec(&pattern, "dense", &shape, &error), &error);
-    require(tess_plan_create(&dense_plan, &problem, pattern, &target, &error), &error);
-    tess_pattern_free(pattern);
-    problem.sum_rows = 0, problem.operation = TESS_MLP, problem.activation = TESS_GELU_TANH;
+    plans_of_layer(&dense_plan, &kept_plan, problem, &kept, GROUP, GROUP, &target);
+    problem.operation = TESS_MLP, problem.activation = TESS_GELU_TANH;
     problem.heads_q = problem.heads_kv = 1;
     problem.n_kv = HIDDEN, problem.d_qk = problem.d_v = WIDTH;
     require(tess_plan_create(&dense_mlp, &problem, NULL, &target, &error), &error);
@@ -449,8 +423,8 @@ static double denoise(double drift, int steps) {
              k++) /* makes graphs, and today's lse the reference */
             launch(&kinds[k / HALVES][k % HALVES]);
         for (int half = 0; half < HALVES; half++)
-            ms[kind][half] = launch_ms(kind, half);
-        ms[DENSE][MLP] = launch_ms(DENSE, MLP); /* over what this step's attention left */
+            ms[kind][half] = kind_ms(kind, half);
+        ms[DENSE][MLP] = kind_ms(DENSE, MLP); /* over what this step's attention left */
         for (int l = 0; l < LAYERS; l++) {
             mass += kept_mass(layers[l]) / LAYERS;
             error[MLP] = fmax(error[MLP], difference(layers[l]->mlp.o, layers[l]->mlp.dense_o));
@@ -458,7 +432,7 @@ static double denoise(double drift, int steps) {
             memcpy(mlp_o[l], layers[l]->mlp.o, sizeof mlp_o[l]);
         }
         for (int half = 0; half < HALVES; half++)
-            ms[DENSE][half] = launch_ms(DENSE, half);
+            ms[DENSE][half] = kind_ms(DENSE, half);
         for (int l = 0; l < LAYERS; l++) {
             error[ATTENTION] = fmax(error[ATTENTION], difference(o[l], layers[l]->o));
             error[HALVES] = fmax(error[HALVES], difference(mlp_o[l], layers[l]->mlp.dense_o));

@@ -17,14 +17,13 @@
  *
  * Answers 0 if outputs have the bits of a model whose caches are all on the device, random delays or not.
  */
-#define _POSIX_C_SOURCE 199309L /* clock_gettime, nanosleep */
+#define _POSIX_C_SOURCE 199309L /* nanosleep */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "either.h"
+#include "deltas.h"
 
 enum { DIM = 128, GROUP = 192, FORCED = 4, SLOTS = 2 };
 #define KEEP_SHARE 0.07
@@ -206,9 +205,6 @@ static void kept_run(struct run *r, const uint64_t *kept) {
 static void layer_full(int layer, unsigned char *cache) {
     const tess_stream stream = streams[COMPUTE];
     tess_error error = tess_error_init();
-    tess_selection selection = tess_selection_init();
-    tess_selected selected = tess_selected_init();
-    tess_columns from = tess_columns_init(), to = tess_columns_init();
     struct run whole, kept;
     run_begin(&whole, layer, states[(layer + 1) % 2], lse);
     whole.reference = view_rows(reference(cache));
@@ -218,13 +214,7 @@ static void layer_full(int layer, unsigned char *cache) {
     whole.arguments.image_size = tess_plan_image_size(dense_plan);
     require(tess_run(dense_plan, &whole.arguments, &error, stream), &error);
 
-    selection.k = keep, selection.keep_first = FORCED;
-    selected.capacity = keep, selected.indices = indices, selected.counts = counts;
-    require(tess_select(backend, &selection, &whole.sums, &selected, &error, stream), &error);
-    from.rows = to.rows = heads * groups, from.columns = to.columns = tokens;
-    from.capacity = keep, from.indices = indices, from.counts = counts;
-    to.bits = bits(cache);
-    require(tess_columns_convert(backend, &from, &to, &error, stream), &error);
+    columns_choose(&whole.sums, keep, FORCED, indices, counts, bits(cache), stream);
 
     run_begin(&kept, layer, kept_o, kept_lse);
     kept_run(&kept, bits(cache));
@@ -320,20 +310,13 @@ static void resident(const void *context, tess_stream stream) {
 static void model_make(void) {
     tess_error error = tess_error_init();
     tess_problem problem = tess_problem_init();
-    tess_pattern_shape shape = tess_pattern_shape_init();
     tess_target target = tess_target_init();
-    tess_pattern *pattern;
     const tess_device_pattern kept = kept_pattern(NULL);
-    shape.n_q = shape.n_kv = tokens, shape.block_q = shape.block_kv = 64;
     problem.batch = 1, problem.heads_q = problem.heads_kv = heads;
     problem.n_q = problem.n_kv = tokens, problem.d_qk = problem.d_v = DIM;
     problem.type = TESS_BF16;
     require(tess_target_query(&target, backend, -1, &error), &error);
-    require(tess_plan_reserve(&kept_plan, &problem, &kept, &target, &error), &error);
-    problem.sum_rows = GROUP;
-    require(tess_pattern_from_spec(&pattern, "dense", &shape, &error), &error);
-    require(tess_plan_create(&dense_plan, &problem, pattern, &target, &error), &error);
-    tess_pattern_free(pattern);
+    plans_of_layer(&dense_plan, &kept_plan, problem, &kept, 64, GROUP, &target);
     const size_t one = tess_plan_workspace_size(dense_plan);
     const size_t other = tess_plan_workspace_size(kept_plan);
     workspace_size = one > other ? one : other;
@@ -402,14 +385,6 @@ static int same_as_resident(const bf16 *queries, size_t cache_size) {
     printf("%d of %d trials, all but one with random delays, have the bits of resident caches\n",
            same, trials);
     return same == trials;
-}
-
-static double launch_ms(struct step *step) {
-    struct timespec from, to;
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    launch(step);
-    clock_gettime(CLOCK_MONOTONIC, &to);
-    return 1e3 * (double)(to.tv_sec - from.tv_sec) + 1e-6 * (double)(to.tv_nsec - from.tv_nsec);
 }
 
 /* The least of three launches, or the first where it takes half a second. */

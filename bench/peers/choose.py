@@ -13,8 +13,9 @@ A case is what is done, then sizes:
     lists:rows,n,share            bits to indices with counts: nonzero of the bytes
     pack:rows,n                   bytes to bits: the sum of bytes times powers of two
     mask:batch,heads,n,block      a window(16,16) of bytes to a plan's lists: any and all of each block; nonzero
-    filled:heads,n,block,share    bits of single columns, chosen for so many queries each, to a plan's lists, and a run of
-                                  128 dims over them: a plan of the host over the same bits; dense by PyTorch
+    filled:heads,n,block,share    bits of single columns, chosen for so many queries each, to a plan's lists, a run of
+                                  128 dims over them, and both in one step; run and step with a base that is merged:
+                                  a plan of the host over the same bits; dense by cuDNN
 
 Times are medians of interleaved rounds of graph replays, or of calls where a peer cannot be captured, microseconds. gbs is
 what is read once, over the time; copy is the rate of copying 1 GB in the same run, read and written. Answers are held
@@ -22,12 +23,14 @@ against PyTorch's before anything is timed.
 """
 import argparse
 import csv
+import math
 import os
 import pathlib
 import statistics
 import sys
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tessera
 import turns
@@ -188,22 +191,38 @@ def mask(batch, heads, n, block):
 
 def filled(heads, n, block, share):
     rows = -(-n // block)
-    q, k, v = (torch.randn(1, heads, n, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    q, k, v, o = (torch.randn(1, heads, n, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    lse = torch.randn(1, heads, n, device="cuda") + math.log(float(share) * n)  # of o, which is the base
     bits = tessera.columns(tessera.Columns(bytes=columns(heads * rows, n, float(share))), n, "bits").bits
     bits = bits.view(1, heads, rows, -1)
     listed = tessera.DevicePattern.bits(bits, n, n, block=(block, 1), capacity=int(1.01 * float(share) * heads * rows * n))
-    plan, out = tessera.ReservedPlan(listed, q, k, v), torch.empty_like(q)
+    plan, (out, merged) = tessera.ReservedPlan(listed, q, k, v), (torch.empty_like(q) for _ in range(2))
     plan.fill(listed)
+    own = plan(q, k, v, out=out, return_lse=True)[1]
+
+    def check_merged():
+        for h in range(heads):
+            expected = torch.lerp(out[0, h].float(), o[0, h].float(), torch.sigmoid(lse[0, h] - own[0, h])[:, None])
+            same((merged[0, h].float() - expected).abs() < 2e-2, True, "outputs with a base")
+
+    def dense():
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
     yield "read", bits.numel() * 8
     yield "tessera_fill", lambda: plan.fill(listed)
     yield "tessera", lambda: plan(q, k, v, out=out)
+    yield "tessera_step", lambda: plan.step(listed, q, k, v, out=out)
+    yield "merged", lambda: plan(q, k, v, out=merged, base=(o, lse))
+    yield "merged_step", lambda: plan.step(listed, q, k, v, out=merged, base=(o, lse))
+    yield "check", check_merged
+    yield "cudnn_dense", dense
     if n > HOST_MOST:
         return
     pattern = tessera.Pattern.from_bits(bits.cpu().numpy().view("uint64"), n, block=(block, 1))
     host, expected = tessera.Plan(pattern, q, k, v), torch.empty_like(q)
     yield "tessera_host", lambda: host(q, k, v, out=expected)
     yield "check", lambda: same((out - expected).abs() < 1e-2, True, "outputs")
-    yield "torch_dense", lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
 WORKS = dict(filled=filled, topk=topk, pool=pool, score=score, chain=chain, lists=lists, pack=pack, mask=mask)

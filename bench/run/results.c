@@ -143,6 +143,7 @@ static json_t *object(const struct bench_result *r) {
         {"dropout", real(c->dropout)},
         {"op", json_string(lab_operation_name(c->operation))},
         {"cache", json_string(lab_cached_name(c->cache))},
+        {"base", json_string(lab_base_name(c->base))},
         {"backend", json_string(tess_backend_name((tess_backend)c->backend))},
         {"pipeline", json_string(r->pipeline)},
         {"kernel", json_string(r->kernel)},

@@ -424,6 +424,10 @@ const char *lab_fill_name(enum lab_fill fill) {
     return fill_words[fill];
 }
 
+const char *lab_base_name(int64_t base) {
+    return base_words[base];
+}
+
 const char *lab_cached_name(enum lab_cached cache) {
     return cached_words[cache];
 }

@@ -236,6 +236,7 @@ tess_problem lab_case_problem(const struct lab_case *c, tess_pipeline pipeline);
 
 const char *lab_pipeline_name(int pipeline); /* "fused", "staged" */
 const char *lab_fill_name(enum lab_fill fill);
+const char *lab_base_name(int64_t base);                  /* "none", "merge", "add" */
 const char *lab_cached_name(enum lab_cached cache);       /* "none", "store", "delta" */
 const char *lab_operation_name(tess_operation operation); /* "attention", "backward", "mlp" */
 

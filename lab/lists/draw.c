@@ -206,24 +206,26 @@ static int rows_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) 
 static int bits_draw(struct lab_listed *l, const struct sizes *s, uint64_t set) {
     const int64_t words = (s->cols + 63) / 64, all = s->lists * s->rows;
     uint64_t *x = array_make(&l->bits, all * words, sizeof *x);
-    int64_t blocks = 0;
-    if (!x)
-        return -1;
-    memset(x, 0, l->bits.size);
-    for (int64_t row = 0; row < all; row++) {
+    int64_t *valid = malloc((size_t)all * sizeof *valid), blocks = 0;
+    for (int64_t row = 0; valid && row < all; row++) {
         const struct row r = {l, set, (uint64_t)row, s->cols};
-        const int64_t valid = claim(l, blocks, valid_of(&r));
-        for (int64_t e = 0; e < valid; e++) {
-            const int32_t at = column(&r, e, valid);
+        blocks += valid[row] = claim(l, blocks, valid_of(&r));
+    }
+#pragma omp parallel for schedule(static) if (blocks > 100000)
+    for (int64_t row = 0; row < (x && valid ? all : 0); row++) {
+        const struct row r = {l, set, (uint64_t)row, s->cols};
+        memset(x + row * words, 0, (size_t)words * sizeof *x);
+        for (int64_t e = 0; e < valid[row]; e++) {
+            const int32_t at = column(&r, e, valid[row]);
             x[row * words + at / 64] |= UINT64_C(1) << at % 64;
         }
         if (has(l, LAB_ENTRIES_WRONG) && s->cols % 64) /* no columns */
             x[row * words + words - 1] |= UINT64_MAX << s->cols % 64;
-        blocks += valid;
     }
+    free(valid);
     l->pattern.bits = x;
     l->pattern.capacity = room_for(l, blocks, all * s->cols);
-    return 0;
+    return x && valid ? 0 : -1;
 }
 
 /* Element i of row `r` in a block of a style: all, about half, a few, or some keys whole. */

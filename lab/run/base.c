@@ -17,8 +17,9 @@ static int tensor_make(struct lab_tensor *tensor, const struct lab_case *c,
 static void fill(const struct lab_base *base, const struct lab_case *c) {
     const tess_tensor *o = &base->o.view, *lse = &base->lse.view;
     const int merges = c->base == TESS_BASE_MERGE;
-    const int64_t *n = o->size;
-    for (int64_t row = 0; row < n[0] * n[1] * n[2]; row++) {
+    const int64_t *n = o->size, rows = n[0] * n[1] * n[2];
+#pragma omp parallel for schedule(static) if (rows * n[3] > 10000)
+    for (int64_t row = 0; row < rows; row++) {
         const int64_t b = row / n[2] / n[1], h = row / n[2] % n[1], i = row % n[2];
         const int empty = merges && row % EMPTY_OF == 3;
         const double drawn =

@@ -49,12 +49,12 @@ static int64_t run_keys(const struct trial *t) {
 }
 
 /* Nanoseconds of a step of keys that all rows list, or some: between those of its longest runs and of STEP_RUN. Copies
- * cost more by halvings of a run, masks by each run. Keys of shorter ones are gathered, and masked one by one. */
+ * cost more by halvings of a run, masks by each run. Keys of shorter ones are gathered. */
 static double step(const struct trial *t, const struct step_cost *s, int masked) {
     const double runs = (double)KERNEL_TILE_KEYS / (double)run_keys(t);
     const double most = (double)KERNEL_TILE_KEYS / STEP_RUN;
     if (runs > most)
-        return s->gathered + (masked ? s->masked - s->plain : 0);
+        return masked ? s->gathered_masked : s->gathered;
     return masked ? s->masked + (s->masked_runs - s->masked) * (runs - 1) / (most - 1)
                   : s->plain + (s->runs - s->plain) * log2(runs) / log2(most);
 }

@@ -216,11 +216,11 @@ struct kernel_cost {
 
 /* Nanoseconds of a kernel by tiles of `rows` rows, measured: a launch; and of one multiprocessor that is kept
  * busy, an item and steps of KERNEL_TILE_KEYS keys (docs/design/lists.md, "Measured costs"). Keys of a step
- * stand together; or in runs of STEP_RUN, all of whose rows list them, or some; or single, gathered. */
+ * stand together, in runs of STEP_RUN, or single, gathered; and all rows list them, or some (masked). */
 #define STEP_RUN 8
 struct step_cost {
     int32_t rows;
-    double launch, item, plain, masked, runs, masked_runs, gathered;
+    double launch, item, plain, masked, runs, masked_runs, gathered, gathered_masked;
 };
 
 /* Lists that a kernel walks. */

@@ -108,6 +108,8 @@ static void fills_and_runs_need_no_waits(void **state) {
         "h=4,n=64,nkv=2048,d=64,dtype=bf16,block=64x64,topk=16,page=64",
         "h=16,hkv=1,n=1,nkv=3000,d=576,dv=512,dtype=bf16,topk=512,vink=1",
         "h=4,n=384,nkv=2000,d=128,dtype=bf16,block=192x1,topk=700,form=bits",
+        "n=776,nkv=1032,d=136,dv=136,dtype=bf16,block=128x1,topk=800,op=mlp,bias=ho,cache=store",
+        "n=392,nkv=520,d=72,dv=72,dtype=f16,block=64x1,topk=3,form=ranges,entries=u,op=mlp,bias=h",
     };
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

@@ -49,7 +49,7 @@ static void cuda_heights_follow_the_lists(void **state) {
         int64_t block;
         int32_t architecture, lowest, highest;
     } cases[] = {{"random(0.1,1)", 128, 90, 128, 128},
-                 {"dense", 64, 90, 128, 128},
+                 {"dense", 64, 90, 192, 192},
                  {"random(0.1,1)", 32, 90, 32, 32},
                  {"random(0.02,1)", 4, 80, 16, 64}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -329,7 +329,7 @@ static void cuda_hopper_kernels_are_weighed(void **state) {
         {"random(0.5,1)", 256, 256, 32, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d256"},
         {"random(0.1,1)", 96, 96, 64, 192, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128_r192"},
         {"dense", 128, 128, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d128"},
-        {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64"},
+        {"dense", 64, 64, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d64_r192"},
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 90, 232448, "cuda_attention_bf16_sm90_d512"},
         {"random(0.1,1)", 264, 264, 128, 0, 0, 0, 80, 166912, "cuda_attention_bf16_small_m_d512"},
         {"random(0.1,1)", 264, 264, 128, 16, 0, 0, 90, 232448, "cuda_attention_bf16_small_m_d512"},

@@ -39,13 +39,17 @@ static void listed_find(struct joint *j, const tess_pattern *pattern) {
     int64_t *keys = malloc(N * sizeof *keys);
     j->listed = calloc(HEADS, sizeof *j->listed);
     for (int h = 0; h < HEADS; h++)
-        for (int64_t q = 0; q < N; q++) {
-            int64_t n = 0;
-            assert_int_equal(
-                tess_pattern_row(pattern, h / HEADS_Q, h % HEADS_Q, q, keys, N, &n, NULL), TESS_OK);
-            for (int64_t i = 0; i < n; i++)
-                j->listed[h][q / 64][keys[i] / 64] |= UINT64_C(1) << keys[i] % 64;
-        }
+        if (h > 0 && j->plan->list_of[h] == j->plan->list_of[0])
+            memcpy(j->listed[h], j->listed[0], sizeof *j->listed);
+        else
+            for (int64_t q = 0; q < N; q++) {
+                int64_t n = 0;
+                assert_int_equal(
+                    tess_pattern_row(pattern, h / HEADS_Q, h % HEADS_Q, q, keys, N, &n, NULL),
+                    TESS_OK);
+                for (int64_t i = 0; i < n; i++)
+                    j->listed[h][q / 64][keys[i] / 64] |= UINT64_C(1) << keys[i] % 64;
+            }
     free(keys);
 }
 
@@ -73,10 +77,12 @@ static void joint_free(struct joint *j) {
 
 /* The key tile of granule i. */
 static int64_t tile_of(const struct joint *j, int64_t i) {
-    int64_t T = 0;
-    while (j->g->ptr[T + 1] <= i)
-        T++;
-    return T;
+    int64_t first = 0, end = j->g->tiles;
+    while (end - first > 1) {
+        const int64_t T = (first + end) / 2;
+        *(j->g->ptr[T] <= i ? &first : &end) = T;
+    }
+    return first;
 }
 
 /* Takes a step's units of an item away from what is listed: units of the item's queries, of the step's keys. */
@@ -152,8 +158,7 @@ static void dq_reads_each_listed_unit_once(void **state) {
     static const struct {
         const char *spec;
         int64_t block_q, block_kv;
-    } cases[] = {{"dense", 128, 128},
-                 {"causal", 128, 128},
+    } cases[] = {{"causal", 128, 128},
                  {"random(0.4,7)", 128, 128},
                  {"random(0.4,1)", 64, 64},
                  {"random(0.5,3)", 192, 64}};

@@ -144,7 +144,7 @@ for tool in memcheck initcheck synccheck racecheck; do
     ! asked hopper || sanitized "$tool" "hopper, $tool" tests/cases/sm90.txt
     [ "$tool" = racecheck ] || ! asked "$tool" || sanitized "$tool" "$tool" tests/cases/reduced.txt
 done
-if asked racecheck; then # the slowest by far
+if asked racecheck; then # the slowest by far; its reports on rings: docs/design/hopper.md, "Sanitizers"
     parts reduced 8
     for part in 0 1 2 3 4 5 6 7; do
         sanitized racecheck "racecheck, part $part" "$out/reduced-$part.txt"

@@ -10,7 +10,7 @@
 
 enum { LINE = 8192, FIELDS = 80 };
 
-/* Columns that a timing is read from; -1: the file has none. */
+/* Columns that a timing is read from. */
 enum { CASE, KERNEL, DEVICE, MS, TILE, COLUMNS };
 static const char *const names[COLUMNS] = {"case", "kernel", "device", "ms", "tile"};
 
@@ -40,7 +40,7 @@ static void columns_find(int column[COLUMNS], char *head, const char *path) {
             if (!strcmp(field[i], names[c]))
                 column[c] = i;
     }
-    for (int c = 0; c < TILE; c++)
+    for (int c = 0; c < COLUMNS; c++)
         if (column[c] < 0)
             fail_msg("%s has no column '%s'", path, names[c]);
 }
@@ -62,15 +62,14 @@ static int timing_take(struct timing *t, char *const *field, int n, const int co
                        const char *device) {
     const char *value[COLUMNS];
     for (int c = 0; c < COLUMNS; c++)
-        value[c] = column[c] >= 0 && column[c] < n ? field[column[c]] : "";
+        value[c] = column[c] < n ? field[column[c]] : "";
     memset(t, 0, sizeof *t);
     t->ms = strtod(value[MS], NULL);
     if (!(t->ms > 0) || strcmp(value[DEVICE], device) ||
         strncmp(value[KERNEL], "cuda_attention_", strlen("cuda_attention_")) ||
         shape_parse(&t->shape, field[column[CASE]]) || lab_case_listed(&t->shape))
         return 0;
-    t->rows = *value[TILE] ? (int64_t)strtod(value[TILE], NULL) : t->shape.tile_rows;
-    t->told = t->rows > 0;
+    t->rows = (int64_t)strtod(value[TILE], NULL);
     t->shape.kernel[0] = '\0', t->shape.tile_rows = 0;
     t->shape.backend = TESS_CUDA, t->shape.pipeline = TESS_FUSED;
     lab_case_print(&t->shape, t->text);

@@ -4,13 +4,12 @@
 
 #include "lab/case/case.h"
 
-/* The time of one choice: a kernel, and rows of its query tiles, 0: not known. */
+/* The time of one choice: a kernel, and rows of its query tiles. */
 struct timing {
     struct lab_case shape;    /* without a kernel and rows of a tile */
     char text[LAB_CASE_TEXT]; /* the shape, printed */
     char kernel[64];
     int64_t rows;
-    int told; /* 1: the file says so */
     double ms;
 };
 

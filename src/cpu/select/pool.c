@@ -107,57 +107,103 @@ tess_status cpu_pool(const struct pool_args *args, tess_error *error) {
 
 /* ---- scores ---- */
 
-/* q times a block's pooled keys or, with bounds, their largest product. */
-static double pair_score(const struct score_args *args, const float *q, const float *least,
-                         const float *most, int64_t n) {
+/* Rows and columns that are multiplied at a time: each pooled row is converted once for as many of the other side. */
+#define SCORE_BLOCK 16
+
+/* What one thread works on: the second half of k is there with bounds. */
+struct score_block {
+    float q[SCORE_BLOCK][SCORE_DIMS], k[2][SCORE_BLOCK][SCORE_DIMS];
+    double sum[SCORE_BLOCK][SCORE_BLOCK];
+};
+
+/* q times a block's pooled keys; dims are a multiple of SCORE_SUMS. */
+#define SCORE_SUMS 4
+static double pair_score(const float *q, const float *k, int64_t dims) {
+    double sum[SCORE_SUMS] = {0};
+    for (int64_t i = 0; i < dims; i += SCORE_SUMS)
+        for (int j = 0; j < SCORE_SUMS; j++)
+            sum[j] += (double)q[i + j] * (double)k[i + j];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* With bounds: their largest product. */
+static double pair_bound(const float *q, const float *least, const float *most, int64_t dims) {
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double x = (double)q[i] * (double)least[i];
-        const double y = args->bounds ? (double)q[i] * (double)most[i] : x;
+    for (int64_t i = 0; i < dims; i++) {
+        const double x = (double)q[i] * (double)least[i], y = (double)q[i] * (double)most[i];
         sum += x > y || isnan(x) ? x : y;
     }
     return sum;
 }
 
-/* Scores of a row's columns 0 ... n - 1, of one query head. Adds to what there is. */
-static void head_score(const struct score_args *args, int64_t b, int64_t h, int64_t row, int64_t n,
-                       float *to) {
-    const int64_t h_kv = h / (args->heads_q / args->heads_kv);
-    float q[SCORE_DIMS], k[2][SCORE_DIMS];
-    for (int64_t j = 0; j < n; j++) {
-        double sum = 0;
-        for (int64_t dim = 0; dim < args->d; dim += SCORE_DIMS) {
-            const int64_t dims = args->d - dim < SCORE_DIMS ? args->d - dim : SCORE_DIMS;
-            cpu_row_to_f32(q, element_at(&args->q, b, h, row, dim), args->q.type, dims);
-            for (int half = 0; half <= args->bounds; half++)
-                cpu_row_to_f32(k[half], element_at(&args->k, b, h_kv, j, dim + half * args->d),
-                               args->k.type, dims);
-            sum += pair_score(args, q, k[0], k[args->bounds], dims);
-        }
-        to[j] += (float)(sum * args->scale);
+/* Dims of n rows of a head as f32, zeros up to a multiple of SCORE_SUMS. */
+static void score_load(float to[][SCORE_DIMS], const struct view *view, const int64_t at[4],
+                       int64_t n, int64_t dims) {
+    for (int64_t r = 0; r < n; r++) {
+        cpu_row_to_f32(to[r], element_at(view, at[0], at[1], at[2] + r, at[3]), view->type, dims);
+        for (int64_t i = dims; i % SCORE_SUMS; i++)
+            to[r][i] = 0;
     }
 }
 
-static void rows_score(const void *context, int64_t number, int32_t thread) {
+/* Sums of rows x columns of one query head. */
+static void head_score(const struct score_args *args, struct score_block *s, const int64_t at[4],
+                       int64_t rows, int64_t columns) {
+    const int64_t b = at[0], h = at[1], h_kv = h / (args->heads_q / args->heads_kv);
+    memset(s->sum, 0, sizeof s->sum);
+    for (int64_t dim = 0; dim < args->d; dim += SCORE_DIMS) {
+        const int64_t dims = args->d - dim < SCORE_DIMS ? args->d - dim : SCORE_DIMS;
+        const int64_t whole = (dims + SCORE_SUMS - 1) / SCORE_SUMS * SCORE_SUMS;
+        score_load(s->q, &args->q, (const int64_t[]){b, h, at[2], dim}, rows, dims);
+        for (int half = 0; half <= args->bounds; half++)
+            score_load(s->k[half], &args->k,
+                       (const int64_t[]){b, h_kv, at[3], dim + half * args->d}, columns, dims);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++)
+                s->sum[r][c] += args->bounds ? pair_bound(s->q[r], s->k[0][c], s->k[1][c], dims)
+                                             : pair_score(s->q[r], s->k[0][c], whole);
+    }
+}
+
+static int64_t score_blocks(int64_t n) {
+    return (n + SCORE_BLOCK - 1) / SCORE_BLOCK;
+}
+
+static void block_score(const void *context, int64_t number, int32_t thread) {
     const struct score_args *args = context;
-    const int64_t list = number / args->rows, row = number % args->rows;
+    const int64_t across = score_blocks(args->columns), down = score_blocks(args->rows);
+    const int64_t column = number % across * SCORE_BLOCK, list = number / across / down;
+    const int64_t row = number / across % down * SCORE_BLOCK;
     const int64_t b = list / args->heads, each = args->heads_q / args->heads;
+    const int64_t rows = fill_least(SCORE_BLOCK, args->rows - row);
+    const int64_t columns = fill_least(SCORE_BLOCK, args->columns - column);
     const int64_t length = pool_length(args->lengths, b, args->n_kv);
-    const int64_t n = fill_least(args->columns, score_columns(row, args->block_q, args->block_kv,
-                                                              args->n_q, length, args->causal));
-    float *to = (float *)(void *)element_at(&args->scores, b, list % args->heads, row, 0);
+    int64_t n[SCORE_BLOCK], most = 0; /* columns of a row that have a score */
+    float *to[SCORE_BLOCK];
+    struct score_block s;
     (void)thread;
-    for (int64_t j = 0; j < args->columns; j++)
-        to[j] = j < n ? 0 : -INFINITY;
-    for (int64_t h = 0; h < each; h++)
-        head_score(args, b, list % args->heads * each + h, row, n, to);
+    for (int64_t r = 0; r < rows; r++) {
+        n[r] =
+            score_columns(row + r, args->block_q, args->block_kv, args->n_q, length, args->causal);
+        n[r] = fill_most(0, fill_least(columns, n[r] - column));
+        most = fill_most(most, n[r]);
+        to[r] = (float *)(void *)element_at(&args->scores, b, list % args->heads, row + r, column);
+        for (int64_t c = 0; c < columns; c++)
+            to[r][c] = c < n[r] ? 0 : -INFINITY;
+    }
+    for (int64_t h = list % args->heads * each, end = h + each; h < end && most; h++) {
+        head_score(args, &s, (const int64_t[]){b, h, row, column}, rows, most);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < n[r]; c++)
+                to[r][c] += (float)(s.sum[r][c] * args->scale);
+    }
 }
 
 tess_status cpu_score(const struct score_args *args, tess_error *error) {
-    const int64_t rows = args->batch * args->heads * args->rows;
-    const double products =
-        (double)(args->heads_q / args->heads) * (double)args->columns * (double)args->d;
+    const int64_t lists = args->batch * args->heads;
+    const double products = (double)args->rows * (double)args->columns * (double)args->d;
     (void)error;
-    cpu_share(threads_limit(0), 1e-9 * (double)rows * products, rows, rows_score, args);
+    cpu_share(threads_limit(0), 0.5e-9 * (double)(args->batch * args->heads_q) * products,
+              lists * score_blocks(args->rows) * score_blocks(args->columns), block_score, args);
     return TESS_OK;
 }

@@ -127,14 +127,19 @@ enum {
 };
 #define SM90_BOTH 256 /* threads of two consumers */
 
+/* Bases of weights in runs with column sums: running maxima, or references (column_sums.cuh). */
+enum { SM90_NO_SUMS, SM90_SUMS_BY_MAXIMA, SM90_SUMS_BY_REFERENCES };
+#define SM90_SUMS_RAISE 20.0f /* log2 of what P is raised by, by references */
+
 /* Config of a kernel for heads of these dims, 32 or multiples of 64. N_CONSUMERS: consumer
  * warpgroups of a CTA. CLUSTER: CTAs that share a tile's dims. Tiles in shared memory are panels of
  * 64 columns. COLUMN_SUMS: with slabs for column sums (column_sums.cuh), for which Q has one stage and O one panel.
  * LONG_STEPS: steps of 128 keys for three consumers, whose registers hold no masks ahead. */
-template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1, bool COLUMN_SUMS = false,
-          bool LONG_STEPS = false>
+template <int DIMS_QK, int DIMS_V, int N_CONSUMERS = 2, int CLUSTER = 1,
+          int COLUMN_SUMS = SM90_NO_SUMS, bool LONG_STEPS = false>
 struct sm90_shape {
-    static constexpr bool SUMMED = COLUMN_SUMS, LONG = LONG_STEPS;
+    static constexpr bool SUMMED = COLUMN_SUMS != SM90_NO_SUMS, LONG = LONG_STEPS;
+    static constexpr bool BY_REFERENCES = COLUMN_SUMS == SM90_SUMS_BY_REFERENCES;
     static constexpr int D_QK = DIMS_QK, D_V = DIMS_V, CONSUMERS = N_CONSUMERS, CTAS = CLUSTER;
     static constexpr int DIM_SPLIT =
         D_V > 256 ? CONSUMERS : 1; /* consumers that share a row: dims are divided */

@@ -186,7 +186,7 @@ DEVICE void sm90_store(const struct attention_params &p, const sm90_cursor &curs
     sm90_queries_of_warp<shape>(queries, p, item,
                                 sm90_consumer_row<shape>(cursor.consumer) + first);
     const int dim = sm90_rank<shape>() * shape::D_V + sm90_consumer_dim<shape>(cursor);
-    float m[2] = {state.m[0] - attention_raise(T()), state.m[1] - attention_raise(T())};
+    float m[2] = {state.m[0] - sm90_raise<T, shape>(), state.m[1] - sm90_raise<T, shape>()};
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     float below[2];
     const bool whole = sm90_uniform(item.parts) == 1;
@@ -198,7 +198,9 @@ DEVICE void sm90_store(const struct attention_params &p, const sm90_cursor &curs
             below[i] =
                 modify_denominator(p.modify, min(queries[i].head, p.heads_q - 1), m[i], l[i]);
     /* Four lanes share two rows; lanes 0 and 1 of the four store one row each. */
-    const float2 sums = {h ? m[1] : m[0], h ? l[1] : l[0]};
+    float2 sums = {h ? m[1] : m[0], h ? l[1] : l[0]};
+    if (shape::BY_REFERENCES) /* a logarithm near 20 would have fewer digits behind the point */
+        sums = {h ? state.m[1] : state.m[0], sums.y * attention_exp2(-sm90_raise<T, shape>())};
     if (sm90_hands_o<shape, SOURCE>())
         barrier_wait(cursor.shared + shape::O_EMPTY + 8 * cursor.consumer, (job & 1) ^ 1);
     if (!whole)

@@ -418,6 +418,8 @@ DEVICE void sm90_consume(char *memory, uint32_t shared, int consumer,
         if (overlapped)
             sm90_step_storing<T>(w, cursor, p, scale);
         sm90_steps<T>(w, cursor, p, scale);
+        if constexpr (shape::BY_REFERENCES)
+            sm90_sums_judge<shape>(w.state, cursor);
         sm90_release<shape::Q_STAGES>(cursor, shared + shape::Q_EMPTY, cursor.job);
         const bool add = cursor.steps > 1;
         bool more = shape::Q_STAGES > 1 && sm90_begin_item(w, cursor, p);

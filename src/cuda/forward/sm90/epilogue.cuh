@@ -15,6 +15,11 @@ template <class shape, int SOURCE> DEVICE constexpr bool sm90_hands_o(void) {
     return !sm90_gathers(SOURCE) && shape::CONSUMERS <= 2 && shape::O_PANELS == shape::V_PANELS;
 }
 
+/* log2 of what P and its sums are raised by. */
+template <class T, class shape> DEVICE constexpr float sm90_raise(void) {
+    return shape::BY_REFERENCES ? SM90_SUMS_RAISE : attention_raise(T());
+}
+
 /* Whether producer warps also store lse. Heads of 64 dims are 1 % slower so; heads of 32 dims were
  * not tried. */
 template <class shape, int SOURCE> DEVICE constexpr bool sm90_hands_sums(void) {
@@ -28,7 +33,7 @@ DEVICE void sm90_store_partial(const struct attention_params &p, const struct gr
                                const struct sm90_queries (&queries)[2],
                                const float (&o)[shape::OUTPUTS], const float (&m)[2],
                                const float (&l)[2], int begin) {
-    const float lower = attention_exp2(-attention_raise(T()));
+    const float lower = attention_exp2(-sm90_raise<T, shape>());
     const int row = warp_lane_here() / 4, column = warp_lane_here() % 4;
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -59,6 +59,11 @@ static __global__ void __launch_bounds__(shape::THREADS, sm90_resident<shape, MO
                    const __grid_constant__ struct sm90_maps maps) {
     extern __shared__ __align__(1024) char memory[];
     const uint32_t shared = (uint32_t)sm90_uniform((int)shared_address(memory));
+    if constexpr (shape::SUMMED && !shape::BY_REFERENCES)
+        if (sm90_refers<T>(p) &&
+            !sm90_sums_again<shape>(p, __ldg(p.image.worker_ptr + blockIdx.x),
+                                    __ldg(p.image.worker_ptr + blockIdx.x + 1)))
+            return;
     if (threadIdx.x == 0)
         sm90_barriers_make<shape, SOURCE>(shared);
     if (shape::CTAS > 1)
@@ -109,14 +114,26 @@ static inline const char *attention_sm90_sums_refused(const struct attention_par
     return p->tma && made ? NULL : "TMA cannot address these tensors";
 }
 
+/* The shape that computes by references what a shape does by maxima. */
+template <class shape> struct sm90_referring;
+template <int DIMS, int CONSUMERS>
+struct sm90_referring<sm90_shape<DIMS, DIMS, CONSUMERS, 1, SM90_SUMS_BY_MAXIMA>> {
+    using type = sm90_shape<DIMS, DIMS, CONSUMERS, 1, SM90_SUMS_BY_REFERENCES>;
+};
+
 template <class T, class shape>
 static cudaError_t attention_sm90_launch_sums(const struct attention_params *p,
                                               cudaStream_t stream) {
     struct sm90_maps maps = {};
     maps.tma_q = sm90_maps_make(&maps, p, T());
     maps.tma_o = sm90_map_make_o(&maps.o, p, T());
-    const cudaError_t code =
-        attention_sm90_launch_from<T, shape, SM90_TMA, false>(p, &maps, stream);
+    cudaError_t code = cudaSuccess;
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        if (sm90_refers<T>(*p))
+            code = attention_sm90_launch_from<T, typename sm90_referring<shape>::type, SM90_TMA,
+                                              false>(p, &maps, stream);
+    if (!code)
+        code = attention_sm90_launch_from<T, shape, SM90_TMA, false>(p, &maps, stream);
     return code ? code : cuda_attention_combine(p, attention_type(T()), stream);
 }
 
