@@ -173,8 +173,6 @@ struct gradient_params gradient_params_of(const struct kernel_args *args) {
 const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target) {
     const struct block_rows *b = &problem->block_rows;
     const int64_t group = problem->heads_q / problem->heads_kv;
-    if (modifiers_any(&problem->modifiers) && max_i64(problem->d_qk, problem->d_v) > 128)
-        return "past 128 dims it computes no score modifiers";
     if (problem->type == TESS_F16 &&
         max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
         return "in f16 it sums up to 2^17 queries or keys";
@@ -182,6 +180,11 @@ const char *gradient_sm90_refuses(const struct problem *problem, const tess_targ
                          min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
         return "it computes blocks of 64 queries and keys or more";
     return attention_sm90_refuses(problem, target);
+}
+
+const char *gradient_wide_refuses(const struct problem *problem, const tess_target *target) {
+    return modifiers_any(&problem->modifiers) ? "it computes no score modifiers"
+                                              : gradient_sm90_refuses(problem, target);
 }
 
 /* A joint pass has a product more, and half of the CTAs multiply while others read: half of the time that memory takes
@@ -192,8 +195,7 @@ double gradient_sm90_seconds(const struct trial *trial) {
     const double given = (double)trial->target->memory_rate;
     if (!trial->joint)
         return keys;
-    const struct forward_kernel *own = trial->kernel->own;
-    if (own->type != TESS_BF16 || own->d_qk > 128 || trial->block_rows % SPILL_SIDE ||
+    if (p->type != TESS_BF16 || trial->block_rows % SPILL_SIDE ||
         trial->block_columns % SPILL_SIDE || modifiers_any(&p->modifiers))
         return INFINITY;
     const double listed = trial->sums->full_keys + trial->sums->masked_keys;

@@ -124,6 +124,7 @@ size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct
  * units are whole blocks. */
 struct trial;
 const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target);
+const char *gradient_wide_refuses(const struct problem *problem, const tess_target *target);
 double gradient_sm90_seconds(const struct trial *trial);
 
 size_t gradient_workspace(const struct kernel_args *args);
