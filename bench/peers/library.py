@@ -250,8 +250,8 @@ class Backward:
     STAGES = 9
 
     def __init__(self, library, pattern, inputs, lse, gradients, dtype, backend="cpu", pipeline="fused",
-                 threads=0):
-        """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v."""
+                 threads=0, spill=0):
+        """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v; spill: bytes (spill_size)."""
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -260,6 +260,7 @@ class Backward:
         problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
         problem.operation, problem.threads, problem.pipeline = 1, threads, PIPELINES[pipeline]
+        problem.spill_size = spill
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
         size, image = library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)
