@@ -17,11 +17,15 @@ function launch(kernel) {
 # Lists of a kernel and height (bench/fit.sh).
 function wanted(kernel, rows) { return kernel ~ /sm90/ && rows >= 32 ? 12 : 8 }
 
+# Shares of lists: past 64 dims tensors are larger than L2, and Hopper's tiles of 4 steps wait for them; past 256 dims
+# steps take longer than their bytes.
+function share(kernel, keys) { return kernel ~ /sm90_d(128|192|256)/ && keys < 512 ? .05 : 1 }
+
 # Takes an equation of a key.
-function add(key, n, x, ns, first, i, j) {
+function add(key, n, x, ns, first, w, i, j) {
     for (i = 1; i <= COSTS; i++) {
-        for (j = 1; j <= COSTS; j++) squares[key, i, j] += x[i] * x[j] / (ns * ns)
-        right[key, i] += x[i] * (ns - first) / (ns * ns)
+        for (j = 1; j <= COSTS; j++) squares[key, i, j] += w * x[i] * x[j] / (ns * ns)
+        right[key, i] += w * x[i] * (ns - first) / (ns * ns)
         kept[key, n, i] = x[i]
     }
     time[key, n] = ns
@@ -93,7 +97,8 @@ NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
         x[3] = masked * (1 - part)
         x[5] = masked * part
     }
-    add(key, ++lists[key], x, 1e6 * $column["ms"], launch($column["kernel"]))
+    add(key, ++lists[key], x, 1e6 * $column["ms"], launch($column["kernel"]),
+        share($column["kernel"], $column["full"] + $column["masked"]))
 }
 
 END {

@@ -101,7 +101,7 @@ DEVICE void gradient_known_of_group(struct gradient_known (&two)[2],
             two[i] = rows[i];
 }
 
-/* As below, element by element: slopes beside softcap, whose derivative theirs is taken before, and positions of keys
+/* Element by element, as below: slopes beside softcap, whose derivative theirs is taken before, and positions of keys
  * that do not follow one another. */
 template <class shape>
 DEVICE float gradient_modify_each(float (&s)[GRADIENT_SCORES], float (&dp)[GRADIENT_SCORES],

@@ -177,7 +177,7 @@ DEVICE void gradient_consume_wide(struct gradient_consumer &at, const struct gra
         int is = sm90_uniform(item.count) == 0 ? GRADIENT_END : 0, steps = 0;
         if (is) {
             gradient_release_x<shape>(at.shared);
-            if (SIDE == 0) /* of both sums */
+            if (SIDE == 0) /* both sums */
                 gradient_store_zeros<shape>(p, at, item);
             continue;
         }

@@ -31,7 +31,7 @@ DEVICE void decode_sm90_load_weights(struct decode_sm90_p<shape> &p, uint32_t sh
                                      uint32_t scales, int32_t n) {
     const auto load = [](uint32_t at) { return __uint_as_float(shared_load_4(at)); };
     uint32_t words[3 * shape::TILES];
-    scales += 8 * (uint32_t)(warp_lane_here() % 4); /* of keys 2t, 2t + 1 of each eight */
+    scales += 8 * (uint32_t)(warp_lane_here() % 4); /* keys 2t, 2t + 1 of each eight */
 #pragma unroll
     for (int j = 0; j < shape::TILES; j++) {
         float x[4];
