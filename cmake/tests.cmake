@@ -135,7 +135,9 @@ tessera_test(promises fill_promises TEAMS SOURCES tests/support/device_lists.c t
 # Tests of planning and of kernels at each CPU level of this build, optimised: with checks and counters
 # verify_teams draws kernels of every level. Sweeps of minutes are of `ctest -C Long`.
 set(level_sweeps caches gradients gradients_cpu modifiers properties views)
-list(REMOVE_ITEM level_tests ${level_sweeps} regret) # plans for a GPU alone
+list(REMOVE_ITEM level_tests ${level_sweeps} merge pool) # compiled once, for any processor
+list(REMOVE_ITEM level_tests cuda_backward cuda_backward_staged cuda_print decode_params granules regret
+    select_decode staged_variants) # plans for a GPU alone
 set(levels_tested)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set(levels_tested ${cpu_built})

@@ -23,7 +23,7 @@
  *
  *     cc denoise.c $(pkg-config --cflags --libs tessera) -lm
  *     cc -DEXAMPLE_CUDA -DTEXTS=16 denoise.c $(pkg-config --cflags --libs tessera) -lm -lcudart
- *     ./a.out data/minilm.safetensors [DRIFT [STEPS]]
+ *     ./a.out data/minilm.safetensors [DRIFT [STEPS [STILL]]]
  *
  * Errors are of attention, of the MLP over the same tokens, and of both. Answers 0 if steps differ from dense ones by
  * little, by nothing more without drift, and column sums by today's lse add up to the queries.
@@ -454,10 +454,11 @@ int main(int argc, char **argv) {
         return 77;
     }
     if (argc < 2) {
-        fprintf(stderr, "usage: %s minilm.safetensors [DRIFT [STEPS]]\n", argv[0]);
+        fprintf(stderr, "usage: %s minilm.safetensors [DRIFT [STEPS [STILL]]]\n", argv[0]);
         return EXIT_FAILURE;
     }
-    const int steps = argc > 3 ? atoi(argv[3]) : 50;
+    const int steps = argc > 3 ? atoi(argv[3]) : 11;
+    const int still_steps = argc > 4 ? atoi(argv[4]) : steps; /* which change nothing */
     model_read(argv[1]);
     for (int l = 0; l < LAYERS; l++) {
         layers[l] = allocate(sizeof *layers[l]);
@@ -465,7 +466,7 @@ int main(int argc, char **argv) {
         weights_draw(layers[l]);
     }
     plans_make();
-    const double still = denoise(0, steps), missing = mass_missing(layers[LAYERS - 1]);
+    const double still = denoise(0, still_steps), missing = mass_missing(layers[LAYERS - 1]);
     const double moved = denoise(argc > 2 ? atof(argv[2]) : 0.01, steps);
     printf("without drift steps differ from dense ones by %.2g, column sums from queries by %.2g; "
            "with it by %.2g\n",

@@ -83,7 +83,8 @@ static void *allocate_device(size_t size) {
 static void *allocate_pinned(size_t size) {
     void *memory;
     cuda(cudaMallocHost(&memory, size));
-    return memset(memory, 0, size);
+    memset(memory, 0, size);
+    return memory;
 }
 
 static void release_pinned(void *memory) {

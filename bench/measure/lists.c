@@ -35,6 +35,13 @@ static const char *set_make(struct bench_lists *l, const struct lab_setting *s, 
     return l->image[set] ? NULL : no_memory;
 }
 
+/* Whether plan and lists let a step do without an image. */
+static int step_direct(const tess_plan *plan, const tess_device_pattern *lists) {
+    tess_plan_info info = tess_plan_info_init();
+    return tess_plan_describe(plan, &info, NULL) == TESS_OK && info.fill_run_direct &&
+           (lists->form == TESS_RANGES || lists->promises & TESS_DISTINCT);
+}
+
 const char *bench_lists_make(struct bench_lists *l, const struct lab_setting *s,
                              const tess_plan *plan, tess_backend backend, int64_t sets, void *image,
                              tess_error *error) {
@@ -44,6 +51,7 @@ const char *bench_lists_make(struct bench_lists *l, const struct lab_setting *s,
     l->image[0] = image;
     for (int64_t set = 0; set < sets && !why; set++)
         why = set_make(l, s, set);
+    l->direct = !why && step_direct(plan, &l->at[0]);
     for (l->turn = 0; l->turn < sets && !why; l->turn++) {
         why = bench_lists_choose(l, error, NULL);
         why = why ? why : bench_lists_fill(l, error, NULL);
@@ -81,8 +89,8 @@ const char *bench_lists_step(const struct bench_lists *l, const tess_arguments *
     const char *why = bench_lists_choose(l, error, stream);
     if (why)
         return why;
-    return tess_plan_fill_run(l->plan, &l->at[l->turn], l->image[l->turn], l->image_size, NULL, &a,
-                              error, stream) == TESS_OK
+    return tess_plan_fill_run(l->plan, &l->at[l->turn], l->direct ? NULL : l->image[l->turn],
+                              l->direct ? 0 : l->image_size, NULL, &a, error, stream) == TESS_OK
                ? NULL
                : error->message;
 }

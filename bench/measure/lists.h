@@ -19,6 +19,7 @@ struct bench_lists {
     tess_device_pattern at[BENCH_SETS];
     void *image[BENCH_SETS]; /* the first is the place's */
     size_t image_size;
+    int direct; /* 1: a step reads the lists itself, as the plan does and they promise; no image */
 };
 
 /* Why a case and its method cannot be measured, or NULL. */

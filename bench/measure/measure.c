@@ -207,6 +207,8 @@ static const char *time_all(struct measuring *m) {
         why = time_one(&m->r->select_ms, m, run_select);
     if (!why && m->lists.sets)
         why = time_one(&m->r->fill_ms, m, run_fill);
+    if (m->lists.sets)
+        m->r->step = m->lists.direct ? "direct" : "filled";
     if (!why && m->lists.sets)
         why = time_one(&m->r->step_ms, m, run_step);
     if (!why && m->method->layer)

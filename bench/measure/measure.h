@@ -40,6 +40,7 @@ struct bench_result {
     double tflops; /* useful FLOPs over the median: bench_flops */
     /* Lists on the device: tess_select, of those that are chosen; fills alone; all of it and the run. */
     double select_ms, fill_ms, step_ms;
+    const char *step; /* a step's way: direct, from the lists, or filled; NULL: there is none */
     double stage_ms[BENCH_STAGES];
     double projection_ms, layer_ms; /* projections alone; with the attention after them */
     double over_floor, stage_over_floor[BENCH_STAGES];

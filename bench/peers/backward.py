@@ -71,7 +71,7 @@ def ours(pipeline):
         needs(pipeline == "fused" or case.get("pipeline") == pipeline, "not asked of this case")
         gradients = [torch.empty_like(x) for x in (work.q, work.k, work.v)]
         a = tessera.Backward(work.library, work.pattern, (work.q, work.k, work.v, work.o, d_o), work.lse,
-                             gradients, case["dtype"], work.device, pipeline, case["threads"])
+                             gradients, case["dtype"], work.device, pipeline, case["threads"], case["spill"])
 
         def run():
             a.run(stream(work))

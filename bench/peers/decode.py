@@ -12,13 +12,19 @@ each query, padding behind those that are valid. Its keys beside those of `tesse
     cache=          rows: K whole; apart: its last 64 dims in a tensor of their own; token: 656 bytes, of
                     e4m3 512 dims, 4 scales, and 64 dims of bf16
     promises=       of the lists, a sum (tess_promise): 1 distinct, 2 ascending, 4 padding last
+    kernel=         ours, by name, instead of the plan's choice
+    split=          fewest keys of a part of ours, instead of the plan's choice
 
 Times are medians of interleaved rounds of graph replays, microseconds a step: cold, where eight draws of the lists
 take turns (two of large ones), and warm, of one. Eight draws of short lists fit into L2: flushed is what a step adds
 to a read of 128 MB before it, in each round. tessera_run has its lists filled already, tessera_step fills
-first, tessera_direct reads the padded indices, without an image, where a plan does; Triton reads the padded indices, and rows. Its configuration is the fastest when cold of those that fit.
+first, tessera_direct reads the padded indices, without an image, where a plan does; Triton reads the padded indices,
+and rows. Its configuration is the fastest when cold of those that fit, or of those that a CSV of before names.
 tflops are those of valid keys, cold. Answers of the first queries are held against PyTorch's in f32 before anything
 is timed.
+
+With --repeats N nothing is timed: one captured graph reads indices that change between its replays, N of them in all,
+and each set's bits have to be those of its first replay.
 """
 import argparse
 import csv
@@ -36,10 +42,10 @@ from field import DTYPES, TOLERANCE, commit_of, device_name
 SETS, LARGE = 8, 1 << 20  # entries of a set past which there are two
 RUN, ROPE, GROUP, TOKEN = .85, 64, 128, 656
 DEFAULTS = dict(h=16, n=8, nkv=541568, d=576, dv=512, dtype="bf16", topk=2048, valid=1.0, seed=0, keys="",
-                draw="stretch", cache="rows", promises=0)
+                draw="stretch", cache="rows", promises=0, kernel="", split=0)
 WORDS = dict(draw=("stretch", "any", "runs"), cache=("rows", "apart", "token"))
 CASES = ([f"n={n},valid={valid}" for n in (1, 8, 128) for valid in (1, .14, .02)] +
-         ["h=128,n=64", "h=128,n=64,valid=0.02"])
+         ["h=128,n=64", "h=128,n=64,valid=0.02", "h=128,n=1"])
 FIELDS = ("case", "who", "device", "commit", "config", "difference", "cold_us", "warm_us", "flushed_us", "tflops",
           "absent")
 
@@ -149,7 +155,7 @@ def ours(library, work, how):
     k, scale, rope = (x if x is None else x[None, None] for x in (work.k, work.scale, work.rope))
     plan = tessera.Decode(library, work.q.transpose(0, 1)[None], k, k[..., :c["dv"]], o.transpose(0, 1)[None],
                           lse, work.indices, c["dtype"], "cuda" if work.device == "cuda" else "cpu", work.k_type,
-                          scale, rope, c["promises"])
+                          scale, rope, c["promises"], c["kernel"], c["split"])
 
     def run(number):
         stream = torch.cuda.current_stream().cuda_stream if work.device == "cuda" else 0
@@ -158,7 +164,7 @@ def ours(library, work, how):
 
     for number in range(len(work.indices)):
         plan.fill(number)
-    run.config = plan.kernel()
+    run.config, run.plan = plan.kernel(), plan
     return run
 
 
@@ -178,7 +184,7 @@ class Flush:
         torch.sum(self.buffer, 0, out=self.sum)
 
 
-def triton(work):
+def triton(work, tuned):
     import triton_decode
 
     c = work.case
@@ -189,7 +195,7 @@ def triton(work):
     cache = work.k if work.rope is None else torch.cat([work.k, work.rope], 1)
     launch, o = triton_decode.launcher(work.q, cache, c["dv"], c["topk"])
     best, why = None, None
-    for config in triton_decode.CONFIGS if work.device == "cuda" else triton_decode.CONFIGS[:1]:
+    for config in tuned or (triton_decode.CONFIGS if work.device == "cuda" else triton_decode.CONFIGS[:1]):
         try:
             replay = cold_of(lambda i: launch(config, work.indices[i]), work)
             took = min(replay.once() for _ in range(3))
@@ -209,10 +215,30 @@ def triton(work):
     return run
 
 
-def measure(library, case, device, rounds, who):
+def repeat(library, case, device, repeats, how):
+    """How many of so many replays of one graph gave other bits than the first of their set of indices."""
+    work = Work(case, device)
+    now = work.indices[0].clone()
+    run = ours(library, work, how)
+    run.plan.patterns[0].indices = now.data_ptr()
+    out, replay = run(0), turns.Replay(lambda: run(0), device)
+    first, wrong = {}, torch.zeros((), dtype=torch.int64, device=device)
+    for i in range(repeats):
+        number = i % len(work.indices)
+        now.copy_(work.indices[number])
+        replay.graph.replay()
+        if number in first:
+            wrong += (out.view(torch.int16) != first[number]).any()
+        else:
+            first[number] = out.view(torch.int16).clone()
+    differ = sum(not torch.equal(first[0], x) for x in list(first.values())[1:])
+    return int(wrong) if differ == len(first) - 1 else repeats
+
+
+def measure(library, case, device, rounds, who, tuned):
     work = Work(case, device)
     makers = {"tessera_" + how: lambda how=how: ours(library, work, how) for how in ("run", "step", "direct")}
-    makers |= {"triton": lambda: triton(work)}
+    makers |= {"triton": lambda: triton(work, tuned)}
     rows, answer, flush = {}, work.reference(), Flush(device)
     replays = {"flush": turns.Replay(flush, device)}
     for name in who:
@@ -252,6 +278,8 @@ def main():
     p.add_argument("--who", default="tessera_run,tessera_step,tessera_direct,triton", help="of these, by commas")
     p.add_argument("--sweep", help="a file of cases, one a line, # begins a comment")
     p.add_argument("--csv", help="where the rows go")
+    p.add_argument("--tuned", help="a CSV of before: of Triton's configurations those that it names are tried")
+    p.add_argument("--repeats", type=int, help="replays of one graph over indices that change")
     p.add_argument("case", nargs="*")
     a = p.parse_args()
     if a.sweep:
@@ -260,10 +288,19 @@ def main():
         cases = [case_parse(line) for line in a.case or CASES]
     except ValueError as why:
         p.error(str(why))
-    library, rows = tessera.Library(a.library), []
+    library, rows, tuned = tessera.Library(a.library), [], []
+    if a.tuned:
+        tuned = sorted({tuple(map(int, row["config"].split("/"))) for row in csv.DictReader(open(a.tuned))
+                        if row["who"] == "triton" and row["config"]})
+    if a.repeats:
+        wrong = 0
+        for case, how in itertools.product(cases, a.who.replace("tessera_", "").split(",")):
+            wrong += (other := repeat(library, case, a.device, a.repeats, how))
+            print(f"{case['line']:28s} {how:8s} {a.repeats} replays, {other} of other bits", flush=True)
+        return 1 if wrong else 0
     commit = commit_of(pathlib.Path(a.library).parent)
     for case in cases:
-        for row in measure(library, case, a.device, a.rounds, a.who.split(",")):
+        for row in measure(library, case, a.device, a.rounds, a.who.split(","), tuned):
             row.update(commit=commit, device=device_name(a.device))
             rows.append(row)
             result = row.get("absent") or (f"cold {row['cold_us']:8.1f} warm {row['warm_us']:8.1f} "

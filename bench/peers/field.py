@@ -17,7 +17,7 @@ import turns
 DEFAULTS = dict(b="1", h="8", n="4096", d="64", dtype="f32", block="64x64", pattern="dense", lists="q",
                 seed="0", threads="0")
 # --device and --peers say where and what runs, so a line's backend and pipeline say nothing here.
-KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline", "kernel", "tile", "split")
+KEYS = (*DEFAULTS, "hkv", "nkv", "dv", "backend", "pipeline", "kernel", "tile", "split", "spill")
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Two right answers, each rounded and summed in its own order: relative, over a whole tensor.
 TOLERANCE = {"f32": 2e-5, "f16": 2e-3, "bf16": 1e-2}
@@ -50,7 +50,8 @@ def case_parse(line):
     case.setdefault("dv", case["d"])
     case.setdefault("tile", 0)
     case.setdefault("split", 0)
-    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv", "threads", "tile", "split"):
+    case.setdefault("spill", 0)
+    for key in ("b", "h", "hkv", "n", "nkv", "d", "dv", "threads", "tile", "split", "spill"):
         case[key] = int(case[key])
     case["block_q"], case["block_kv"] = map(int, case["block"].split("x"))
     return case

@@ -113,7 +113,7 @@ class Decode:
     SCALE_GROUP = 4
 
     def __init__(self, library, q, k, v, o, lse, indices, dtype, backend, k_type=None, scale=None, rope=None,
-                 promises=0):
+                 promises=0, kernel="", split=0):
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -126,6 +126,7 @@ class Decode:
         problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(views[x]) for x in "qkvo"))
         problem.v_in_k = 1
+        problem.kernel, problem.part_keys = kernel.encode() or None, split
         if scale is not None:
             problem.k_scale = self.SCALE_GROUP
         if rope is not None:
@@ -249,8 +250,8 @@ class Backward:
     STAGES = 9
 
     def __init__(self, library, pattern, inputs, lse, gradients, dtype, backend="cpu", pipeline="fused",
-                 threads=0):
-        """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v."""
+                 threads=0, spill=0):
+        """inputs: q, k, v, o, d_o; gradients: d_q, d_k, d_v; spill: bytes (spill_size)."""
         import torch
 
         self.library, self.plan = library, c_void_p()
@@ -259,6 +260,7 @@ class Backward:
         problem, target = library.new(structs.Problem), library.new(structs.Target)
         library.call("tess_problem_from_tensors", byref(problem), *(byref(x) for x in self.views[:4]))
         problem.operation, problem.threads, problem.pipeline = 1, threads, PIPELINES[pipeline]
+        problem.spill_size = spill
         library.call("tess_target_query", byref(target), BACKENDS[backend], -1)
         library.call("tess_plan_create", byref(self.plan), byref(problem), pattern.handle, byref(target))
         size, image = library.c.tess_plan_workspace_size(self.plan), library.c.tess_plan_image_size(self.plan)

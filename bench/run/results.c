@@ -135,6 +135,7 @@ static json_t *object(const struct bench_result *r) {
         {"pattern", pattern_text(c)},
         {"topk", json_integer(c->topk)},
         {"valid", real(c->valid)},
+        {"split", json_integer(c->part_keys)},
         {"lists", json_string(lists[c->lists])},
         {"seed", seed_number(c->seed)},
         {"softcap", real(c->softcap)},
@@ -159,6 +160,7 @@ static json_t *object(const struct bench_result *r) {
         {"select_ms", real(r->select_ms)},
         {"fill_ms", real(r->fill_ms)},
         {"step_ms", real(r->step_ms)},
+        {"step", json_string(r->step ? r->step : "")},
         {"runs", json_integer(r->runs)},
         {"pairs", json_integer(r->pairs)},
         {"tflops", real(r->tflops)},
@@ -299,7 +301,8 @@ void bench_print(FILE *out, const struct bench_result *r) {
         fprintf(out, "  host %.1f us", r->host_us);
     print_part(out, "select", r->select_ms, NAN);
     print_part(out, "fill", r->fill_ms, NAN);
-    print_part(out, "fill and run", r->step_ms, NAN);
+    print_part(out, r->step && strcmp(r->step, "direct") == 0 ? "direct" : "fill and run",
+               r->step_ms, NAN);
     for (int i = 0; i < BENCH_STAGES; i++)
         print_part(out, stages[i], r->stage_ms[i], r->stage_over_floor[i]);
     print_part(out, "projections", r->projection_ms, NAN);

@@ -301,6 +301,16 @@ static int height_out(const struct premises *p, const struct pass *pass, const s
            (pass->joint && t->rows < family->joint_rows) || (asked && asked != t->rows);
 }
 
+/* How many times as long `tiles` tiles take for workers that have no part of them. Measured where a CTA is a worker
+ * (docs/notes/decode.md, "One query of 128 heads"). */
+static double idle_share(const struct premises *p, const struct trial *t, double tiles) {
+    const struct family *family = t->kernel->family;
+    if (!family->whole_shares || !family->whole_shares(t->kernel))
+        return 1;
+    const double parts = fmax(1, floor(p->keys / (double)cost_part_keys(t)));
+    return fmax(1, (double)p->backend->workers(p->target) / (tiles * parts));
+}
+
 /* Tiles for lists that are not known: the lowest that hold a block row, or those that the problem asks for; or
  * the highest. Answers seconds where each lists `keys` keys; infinite: there are none. */
 static double filled_weigh(struct tile_shape *tiles, const struct premises *p,
@@ -321,8 +331,8 @@ static double filled_weigh(struct tile_shape *tiles, const struct premises *p,
         return INFINITY;
     const double n =
         (double)problem->n_q * (double)((height + t.rows - 1) / t.rows) / (double)height;
-    return (double)(problem->batch * problem->heads_q) / t.tile_heads * n *
-           (cost_item(&t) + p->keys * cost_key(&t));
+    const double packs = (double)(problem->batch * problem->heads_q) / t.tile_heads;
+    return packs * n * idle_share(p, &t, packs * n) * (cost_item(&t) + p->keys * cost_key(&t));
 }
 
 /* Tiles of lowest predicted cost, of the heights that the kernel offers, and their seconds; infinite where

@@ -70,6 +70,14 @@ static const char *const gradient_cases[] = {
     BACKWARD("h=1,n=260,d=64,block=64x64,pattern=random(0.6,2),fill=nank"),
 };
 
+/* MLPs, which amx has alone: spans of dims and of columns, ragged ends, deltas, few rows. */
+static const char *const mlp_cases[] = {
+    "n=77,nkv=330,d=530,dv=264,block=64x1,pattern=random_row(0.6,1),op=mlp,bias=ho,cache=delta",
+    "n=40,nkv=1100,d=24,dv=33,block=33x1,pattern=random_row(0.6,1),op=mlp,activation=silu",
+    "n=9,nkv=40,d=72,dv=40,block=8x8,pattern=random(0.5,1),op=mlp,cache=store",
+};
+#define N_MLP_CASES (strcmp(LEVEL, "amx") == 0 ? sizeof mlp_cases / sizeof mlp_cases[0] : 0)
+
 /* A case in which the unit is not fit for some values between others: those of keys 256 ... 383. */
 static const char faint[] = "h=2,n=70,nkv=700,d=64,pattern=dense";
 /* And gradients of which it would take a part for zero, though no element of dO is subnormal. */
@@ -143,6 +151,8 @@ int main(void) {
         failed += fails(cases[i], KERNEL);
     for (size_t i = 0; i < sizeof gradient_cases / sizeof gradient_cases[0]; i++)
         failed += fails(gradient_cases[i], NULL);
+    for (size_t i = 0; i < N_MLP_CASES; i++)
+        failed += fails(mlp_cases[i], "cpu_mlp_up_" LEVEL);
     printf("%s: %d failures\n", LEVEL, failed);
     return failed != 0;
 }

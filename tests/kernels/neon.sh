@@ -10,7 +10,7 @@ done
 mkdir -p "aarch64_$level" && cd "aarch64_$level" || exit 2
 cmake -S "$root" -B . -DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux \
     -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DTESSERA_CUDA=OFF \
-    -DTESSERA_CPU_LEVELS="$level" \
+    -DTESSERA_CPU_LEVELS="$level" -DTESSERA_CPU_OPTIMISE=-O2 \
     -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF >configure.log || exit 1
 cmake --build . --target tessera_static -j2 >build.log || exit 1
 lab=$(find "$root/lab" -name '*.c' ! -path "*/device/cuda.c")

@@ -183,7 +183,11 @@ static void hopper_has_kernels(void **state) {
         {TESS_BF16, 128, 32, 0, "cuda_gradient_keys_bf16_d128", "cuda_gradient_rows_bf16_d128"},
         {TESS_BF16, 128, 128, 30, "cuda_gradient_keys_bf16_sm90_d128",
          "cuda_gradient_rows_bf16_sm90_d128"},
-        {TESS_BF16, 136, 128, 0, "cuda_gradient_keys_bf16_d256", "cuda_gradient_rows_bf16_d256"},
+        {TESS_BF16, 136, 128, 0, "cuda_gradient_keys_bf16_sm90_d192",
+         "cuda_gradient_rows_bf16_sm90_d192"},
+        {TESS_BF16, 256, 64, 0, "cuda_gradient_keys_bf16_sm90_d256",
+         "cuda_gradient_rows_bf16_sm90_d256"},
+        {TESS_BF16, 256, 64, 30, "cuda_gradient_keys_bf16_d256", "cuda_gradient_rows_bf16_d256"},
         {TESS_F16, 128, 128, 0, "cuda_gradient_keys_f16_sm90_d128",
          "cuda_gradient_rows_f16_sm90_d128"},
     };

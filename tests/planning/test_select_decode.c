@@ -98,25 +98,28 @@ static void cuda_decode_kernels_are_weighed(void **state) {
     (void)state;
     cuda_table_needed();
     static const struct {
-        int64_t heads, d, d_v;
+        int64_t heads, queries, d, d_v;
         int32_t architecture, shared;
         const char *name, *kernel; /* name: as asked */
         tess_type stored;          /* type of K and V, q being f32; TESS_F32: of all bf16 */
     } cases[] = {
-        {16, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
-        {64, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
-        {128, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
-        {128, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
-        {128, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64", TESS_F32},
-        {16, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE, TESS_F32},
-        {8, 128, 128, 90, 232448, NULL, "cuda_decode_f32_f16_d128", TESS_F16},
-        {4, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128", TESS_BF16},
-        {16, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128_r16", TESS_BF16},
-        {8, 64, 64, 90, 232448, NULL, "cuda_decode_f32_f16_d64", TESS_E4M3},
-        {128, 576, 512, 90, 232448, NULL, "cuda_decode_f32_f16_d576_v512_r32", TESS_F16},
-        {8, 128, 128, 90, 232448, "cuda_decode_f32_bf16_d256", "cuda_decode_f32_bf16_d256",
+        {16, 4, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
+        {64, 4, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
+        {128, 2, 576, 512, 90, 232448, NULL, SM90_DECODE, TESS_F32},
+        /* two tiles of 64 rows would leave most multiprocessors idle */
+        {128, 1, 576, 512, 90, 232448, NULL, "cuda_decode_bf16_d576_v512", TESS_F32},
+        {128, 4, 576, 512, 90, 230000, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 4, 576, 512, 100, 232448, NULL, "cuda_decode_bf16_d576_v512_r64", TESS_F32},
+        {128, 4, 128, 128, 90, 232448, NULL, "cuda_decode_bf16_d128_r64", TESS_F32},
+        {16, 4, 128, 64, 90, 232448, SM90_DECODE, SM90_DECODE, TESS_F32},
+        {8, 4, 128, 128, 90, 232448, NULL, "cuda_decode_f32_f16_d128", TESS_F16},
+        {4, 4, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128", TESS_BF16},
+        {16, 4, 128, 128, 90, 232448, NULL, "cuda_decode_f32_bf16_d128_r16", TESS_BF16},
+        {8, 4, 64, 64, 90, 232448, NULL, "cuda_decode_f32_f16_d64", TESS_E4M3},
+        {128, 4, 576, 512, 90, 232448, NULL, "cuda_decode_f32_f16_d576_v512_r32", TESS_F16},
+        {8, 4, 128, 128, 90, 232448, "cuda_decode_f32_bf16_d256", "cuda_decode_f32_bf16_d256",
          TESS_E5M2},
-        {128, 576, 512, 80, 232448, SM90_DECODE, NULL, TESS_F32},
+        {128, 4, 576, 512, 80, 232448, SM90_DECODE, NULL, TESS_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(cases[i].architecture, cases[i].shared);
@@ -124,12 +127,13 @@ static void cuda_decode_kernels_are_weighed(void **state) {
         tess_device_pattern pattern = tess_device_pattern_init();
         tess_error error = tess_error_init();
         tess_plan *plan;
-        problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads, problem.n_q = 4;
+        problem.batch = problem.heads_kv = 1, problem.heads_q = cases[i].heads;
+        problem.n_q = pattern.n_q = cases[i].queries;
         problem.n_kv = 4096, problem.d_qk = cases[i].d, problem.d_v = cases[i].d_v;
         problem.type = cases[i].stored ? TESS_F32 : TESS_BF16;
         problem.k_type = problem.v_type = cases[i].stored;
         problem.alignment = 16, problem.kernel = cases[i].name;
-        pattern.n_q = 4, pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
+        pattern.n_kv = 4096, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = 2048;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error),
                          cases[i].kernel ? TESS_OK : TESS_UNSUPPORTED);
@@ -147,10 +151,11 @@ static void cuda_decode_parts_are_short(void **state) {
     cuda_table_needed();
     static const struct {
         int64_t heads, keys, asked, least, items; /* items: of one query, at most */
+        const char *kernel;
     } cases[] = {
-        {16, 2048, 0, DECODE_CHUNK, 32},    {16, 287, 0, DECODE_CHUNK, 8},
-        {16, 8192, 0, DECODE_CHUNK, 64},    {16, 2048, 256, 256, 8},
-        {128, 2048, 0, SCHEDULE_CHUNK, 32},
+        {16, 2048, 0, DECODE_CHUNK, 32, NULL},           {16, 287, 0, DECODE_CHUNK, 8, NULL},
+        {16, 8192, 0, DECODE_CHUNK, 64, NULL},           {16, 2048, 256, 256, 8, NULL},
+        {128, 2048, 0, SCHEDULE_CHUNK, 32, SM90_DECODE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_target target = cuda_target(90, 232448);
@@ -161,6 +166,7 @@ static void cuda_decode_parts_are_short(void **state) {
         problem.batch = problem.heads_kv = problem.n_q = 1, problem.heads_q = cases[i].heads;
         problem.n_kv = 8192, problem.d_qk = 576, problem.d_v = 512, problem.type = TESS_BF16;
         problem.alignment = 16, problem.part_keys = cases[i].asked;
+        problem.kernel = cases[i].kernel;
         pattern.n_q = 1, pattern.n_kv = 8192, pattern.block_q = pattern.block_kv = 1;
         pattern.capacity = cases[i].keys;
         assert_int_equal(tess_plan_reserve(&plan, &problem, &pattern, &target, &error), TESS_OK);

@@ -15,9 +15,9 @@
 #include "support/alloc.h"
 #include "support/support.h"
 
-#define N 300
+#define N 150
 #define TOP_K 5
-#define BLOCKS 19 /* blocks of 16 queries or keys */
+#define BLOCKS 10 /* blocks of 16 queries or keys */
 
 static struct lab_setting setting;
 static struct lab_tensor d_q, d_k, d_v; /* gradients of the setting's tensors */
@@ -258,7 +258,7 @@ static void every_allocation(void **state) {
         {"window", try_spec, "window(20,7)"},
         {"bigbird", try_spec, "bigbird(32,3,2,1)"},
         {"summary & (causal + ...)", try_spec, "summary(9,7)&(causal+global_grid(5))"},
-        {"segments + dilated", try_spec, "segments(100,50)+dilated(4,9)"},
+        {"segments + dilated", try_spec, "segments(50,30)+dilated(4,9)"},
         {"random", try_spec, "random(0.3,4)"},
         {"random_row", try_spec, "random_row(0.3,4)"},
         {"shared_random", try_spec, "shared_random(0.3,0.5,4)"},
@@ -271,7 +271,7 @@ static void every_allocation(void **state) {
         {"lists", try_lists, setting.pattern},
         {"union", try_union, setting.pattern},
         {"intersection", try_intersection, setting.pattern},
-        {"each", try_spec, "each(100,50,150; segments(30,20)+dilated(4,9)+bigbird(9,2,2,1))"},
+        {"each", try_spec, "each(50,30,70; segments(20,10)+dilated(4,9)+bigbird(9,2,2,1))"},
         {"transpose", try_transpose, setting.pattern},
         {"concat", try_concat, setting.pattern},
         {"select", try_select, setting.pattern},
@@ -304,7 +304,7 @@ static void every_allocation_of_cuda_plans(void **state) {
 static int make(void **state) {
     (void)state;
     live_at_start = alloc_live();
-    setting_make(&setting, "h=2,hkv=1,n=300,d=8,block=16x16,threads=2,"
+    setting_make(&setting, "h=2,hkv=1,n=150,d=8,block=16x16,threads=2,"
                            "pattern=global(20)+dilated(5,3)+random(0.1,3)");
     tess_pattern_shape shape = shape_of(16, 1);
     const int64_t rows[] = {1, 2, N, 8}, keys[] = {1, 1, N, 8};

@@ -1,7 +1,8 @@
 #!/bin/sh
 # A library without OpenMP and of one CPU level, from a configuration of its own: it needs no OpenMP,
 # computes the same, and refuses a level that was left out by the names of those that were not. One level
-# will do: src/cpu/tile/parallel.h has all of OpenMP that kernels have. Usage: tests/scripts/serial.sh CC
+# will do, and no optimisation: src/cpu/tile/parallel.h has all of OpenMP that kernels have. Usage:
+# tests/scripts/serial.sh CC
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if grep -rlE 'omp_|pragma omp' "$root/src/cpu" | grep -v '/tile/parallel.h$'; then
@@ -10,8 +11,8 @@ if grep -rlE 'omp_|pragma omp' "$root/src/cpu" | grep -v '/tile/parallel.h$'; th
 fi
 mkdir -p serial && cd serial
 cmake -S "$root" -B . -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_COMPILER="$1" -DTESSERA_CUDA=OFF \
-    -DTESSERA_CPU_LEVELS=portable -DTESSERA_CPU_OPTIMISE=-O2 -DTESSERA_OPENMP=OFF -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF \
-    -DTESSERA_BUILD_TESTS=OFF >configure.log
+    -DCMAKE_C_FLAGS_RELEASE=-O0 -DTESSERA_CPU_LEVELS=portable -DTESSERA_CPU_OPTIMISE=-O0 -DTESSERA_OPENMP=OFF \
+    -DTESSERA_WERROR=ON -DTESSERA_BUILD_TOOLS=OFF -DTESSERA_BUILD_TESTS=OFF >configure.log
 cmake --build . --target tessera tessera_static -j2 >build.log 2>&1 || { cat build.log; exit 1; }
 for library in libtessera.so libtessera.a; do
     if nm "$library" | grep -E ' U (GOMP|omp|__kmpc)_'; then

@@ -110,7 +110,7 @@ tess_status cpu_pool(const struct pool_args *args, tess_error *error) {
 /* Rows and columns that are multiplied at a time: each pooled row is converted once for as many of the other side. */
 #define SCORE_BLOCK 16
 
-/* What one thread works on: the second half of k is there with bounds. */
+/* Operands and sums of one thread; k has its second half with bounds. */
 struct score_block {
     float q[SCORE_BLOCK][SCORE_DIMS], k[2][SCORE_BLOCK][SCORE_DIMS];
     double sum[SCORE_BLOCK][SCORE_BLOCK];

@@ -182,6 +182,11 @@ const char *gradient_sm90_refuses(const struct problem *problem, const tess_targ
     return attention_sm90_refuses(problem, target);
 }
 
+const char *gradient_wide_refuses(const struct problem *problem, const tess_target *target) {
+    return modifiers_any(&problem->modifiers) ? "it computes no score modifiers"
+                                              : gradient_sm90_refuses(problem, target);
+}
+
 /* A joint pass has a product more, and half of the CTAs multiply while others read: half of the time that memory takes
  * for dS, written and read, is not seen. */
 double gradient_sm90_seconds(const struct trial *trial) {

@@ -96,8 +96,8 @@ struct gradient_params {
 /* Terms of a sum in f16, by Hopper's kernels: tensor cores cut 2^13 sums of 16 terms off. */
 #define GRADIENT_SM90_F16_ROWS (1 << 17)
 
-/* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows. */
-#define GRADIENT_SM90_RESIDENT(rows) ((rows) > 64 ? 1 : 2)
+/* CTAs of Hopper's kernels on a multiprocessor, for tiles of `rows` rows of `head` dims. */
+#define GRADIENT_SM90_RESIDENT(head, rows) ((head) > 128 || (rows) > 64 ? 1 : 2)
 
 /* The pass over delta: o and its rest, or a delta that is given. Views without data are absent. */
 struct delta_params {
@@ -124,6 +124,7 @@ size_t gradient_image_parts(struct device_part parts[IMAGE_ARRAYS], const struct
  * units are whole blocks. */
 struct trial;
 const char *gradient_sm90_refuses(const struct problem *problem, const tess_target *target);
+const char *gradient_wide_refuses(const struct problem *problem, const tess_target *target);
 double gradient_sm90_seconds(const struct trial *trial);
 
 size_t gradient_workspace(const struct kernel_args *args);

@@ -9,7 +9,7 @@
 
 /* ---- the forward, beside costs.def ---- */
 
-#define COMBINE 5e-6    /* combining parts, once */
+#define COMBINE LAUNCH  /* combining parts, once */
 #define PARTS_RATE 2e12 /* bytes of partial results, written or read in a second */
 /* Nanoseconds of a multiprocessor for a score of softcap or ALiBi, and one that may be dropped: quotients of
  * docs/notes/hopper.md, "Score modifiers". */
@@ -55,7 +55,7 @@
 #define GRADIENT_COST_f32                                                                          \
     .key_row_dim = GRADIENT_KEY_ROW_DIM_f32, .key_dim = 2 * KEY_DIM, .masked_key = 2 * SCORE_ALONE
 #define GRADIENT_ITEM 15e-9
-#define DELTA_COST .launch = LAUNCH, .key_dim = 2 * KEY_DIM
+#define DELTA_COST .launch = LAUNCH, .key_dim = KEY_DIM
 
 /* ---- column sums: an estimate ---- */
 

@@ -235,8 +235,7 @@ static int32_t gradient_resident(const struct kernel *kernel, int32_t rows) {
     return warps / share * warp / (rows < warp ? warp : rows);
 }
 static int32_t gradient_sm90_resident(const struct kernel *kernel, int32_t rows) {
-    (void)kernel;
-    return GRADIENT_SM90_RESIDENT(rows);
+    return GRADIENT_SM90_RESIDENT(head_of(kernel), rows);
 }
 static struct granule_step gradient_step(const struct kernel *kernel, int32_t rows) {
     return (struct granule_step){
@@ -389,7 +388,7 @@ const struct cuda_family family_small_m_16bit = {
 const struct cuda_family family_gradient_16bit = {GRADIENT, .granule = GRADIENT_GRANULE};
 const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GRANULE_F32};
 /* Hopper's, which compute all sums of a pass, whatever is wanted: the forward's costs, for more products. */
-#define GRADIENT_SM90(its_products, its_joint_rows)                                                \
+#define GRADIENT_SM90(its_products, its_joint_rows, its_refusal)                                   \
     {                                                                                              \
         .family = {.refuses = gradient_refuses,                                                    \
                    .seconds = gradient_sm90_seconds,                                               \
@@ -401,10 +400,13 @@ const struct cuda_family family_gradient_f32 = {GRADIENT, .granule = GRADIENT_GR
                    .lists = LISTS_PACKED,                                                          \
                    .weighed = 1},                                                                  \
         .granule = GRANULE_MAX, .granule_least = GRANULE_MAX, .groups = 1, .tma = 1,               \
-        .resident = gradient_sm90_resident, .refuses = gradient_sm90_refuses                       \
+        .resident = gradient_sm90_resident, .refuses = its_refusal                                 \
     }
-const struct cuda_family family_gradient_sm90_keys = GRADIENT_SM90(4, SPILL_SIDE);
-const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3, 0);
+const struct cuda_family family_gradient_sm90_keys =
+    GRADIENT_SM90(4, SPILL_SIDE, gradient_sm90_refuses);
+const struct cuda_family family_gradient_sm90_rows = GRADIENT_SM90(3, 0, gradient_sm90_refuses);
+const struct cuda_family family_gradient_wide_keys = GRADIENT_SM90(4, 0, gradient_wide_refuses);
+const struct cuda_family family_gradient_wide_rows = GRADIENT_SM90(3, 0, gradient_wide_refuses);
 
 static double sums_dims(const struct trial *trial) {
     return (double)trial->problem->d_qk;

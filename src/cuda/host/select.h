@@ -26,6 +26,7 @@ struct select_params {
     /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a warp, and scores
      * that find room. */
     int32_t span, resident;
+    int32_t listed; /* select_stream: bytes of all lists of a CTA */
 };
 
 #ifdef __cplusplus

@@ -100,9 +100,11 @@ static const tess_type type_f32 = TESS_F32, type_f16 = TESS_F16, type_bf16 = TES
 #define STAGE_keys TESS_STAGE_GRADIENT_KEYS
 #define STAGE_rows TESS_STAGE_GRADIENT_ROWS
 #define GRADIENT_FAMILY_sm90(pass) family_gradient_sm90_##pass
+#define GRADIENT_FAMILY_wide(pass) family_gradient_wide_##pass
 #define GRADIENT_FAMILY_16bit(pass) family_gradient_16bit
 #define GRADIENT_FAMILY_f32(pass) family_gradient_f32
 #define GRADIENT_COSTS_sm90(its_type, its_name) .steps = costs_bf16_##its_name
+#define GRADIENT_COSTS_wide GRADIENT_COSTS_sm90
 #define GRADIENT_COSTS_16bit(its_type, its_name)                                                   \
     .cost = {GRADIENT_COST_##its_type, .item = GRADIENT_ITEM, .launch = LAUNCH}
 #define GRADIENT_COSTS_f32 GRADIENT_COSTS_16bit

@@ -299,10 +299,12 @@ static int64_t heads_choose(const struct making *m, const struct dealt *keys,
                             const struct dealt *rows, int64_t most) {
     const int64_t all = m->args->problem->batch * m->args->problem->heads_kv;
     struct assign_item *order = make_array(max_i64(keys->n, rows->n), sizeof *order);
+    const int64_t room =
+        min_i64(most / SPILL_UNIT, INT32_MAX / 2); /* units have numbers of 32 bits */
     int64_t best = 0, least = INT64_MAX;
     for (int64_t chunks = all; order && chunks > 0; chunks = chunks > 1 ? (chunks + 1) / 2 : 0) {
         const int64_t heads = (all + chunks - 1) / chunks;
-        if (chunk_units(m, heads) * buffers(chunks) > most / SPILL_UNIT)
+        if (chunk_units(m, heads) * buffers(chunks) > room)
             continue;
         const int64_t cost = chunks_cost(keys, rows, heads, all, m->out->workers, order);
         if (cost >= 0 && cost < least)

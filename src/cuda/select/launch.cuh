@@ -6,16 +6,17 @@
 #include "select/short.cuh"
 #include "select/stream.cuh"
 
+#include <math.h>
+
 #define SELECT_MOST_SHARED (224 * 1024) /* bytes of a CTA */
-#define SELECT_LEAST_CHUNKS 48     /* a CTA's of a cluster: fewer gain nothing by another CTA */
-#define SELECT_HELD_MOST (1 << 14) /* columns that registers of a CTA hold */
-#define SELECT_HELD_FEW                                                                            \
-    (1                                                                                             \
-     << 13) /* columns up to which few rows are sought by digits, many by half the scores a lane */
+#define SELECT_LEAST_CHUNKS 48         /* a CTA's of a cluster: fewer gain nothing by another CTA */
+#define SELECT_HELD_MOST (1 << 14)     /* columns that registers of a CTA hold */
+#define SELECT_HELD_FEW (1 << 13)      /* columns up to which few rows are sought by digits */
+#define HELD_KEYS 32                   /* columns of a lane */
 #define SELECT_HELD_SHARED (66 * 1024) /* bytes: a slot for each of them, of whole warps */
-#define STREAM_LEAST_SHARE 24          /* one in so many columns is listed however few are chosen */
-#define STREAM_MORE 1024               /* columns listed beyond a fourth more than are chosen */
-#define STREAM_CLUSTER_STEPS 8         /* a CTA's of a cluster, at least */
+#define STREAM_PLACES 0.016            /* share of a row: a bracket covers two distributions */
+#define STREAM_MOST_STEPS 512          /* a CTA's */
+#define STREAM_CLUSTER_STEPS 4         /* a CTA's of a cluster, at least */
 #define SELECT_MOST_GRID (1 << 20)     /* clusters */
 
 struct select_device {
@@ -79,51 +80,62 @@ static cudaError_t select_launch_rows(const struct select_params *given,
     return cudaLaunchKernelExC(&config, (const void *)select_rows<S, M>, arguments);
 }
 
-/* Few rows get clusters of CTAs of many warps, many rows as many CTAs as there is room for. What lists more than finds
- * room is taken by digits. */
+/* Entries of a lane's list: what a sample's bracket holds, and deviations more. Of few rows the slowest counts. */
+template <class S>
+static int64_t stream_deep(const struct select_params &p, bool many, int64_t warps,
+                           int64_t columns) {
+    const double k = (double)(p.row_k ? p.shape.n / 2 : p.shape.k);
+    const double share = fmin(k / (double)p.shape.n, 1);
+    const double sample = (double)(32 * warps) * 16 / (double)sizeof(S);
+    const double within = 6 * sqrt(share * (1 - share) / sample) + STREAM_PLACES;
+    const double most = (double)columns * fmin(within, 1);
+    return (int64_t)(most + (many ? 5 : 7) * sqrt(most)) + 2;
+}
+
+/* Few rows get clusters of CTAs of many warps. What lists more than finds room is taken by digits. */
 template <class S>
 static cudaError_t select_launch_stream(const struct select_params *given,
                                         const select_device &device, cudaStream_t stream) {
     const void *const kernel = (const void *)select_stream<S>;
     struct select_params p = *given;
-    const int64_t steps = (p.shape.n + STREAM_STEP<S> - 1) / STREAM_STEP<S>;
-    const int64_t k = p.row_k || p.shape.mode != TESS_SELECT_EXACT ? p.shape.capacity : p.shape.k;
-    const int64_t listed = fill_most(k + k / 4, p.shape.n / STREAM_LEAST_SHARE) + STREAM_MORE;
+    const int64_t steps = (p.shape.n + STREAM_COLUMNS - 1) / STREAM_COLUMNS;
     const bool many = p.all > device.multiprocessors;
     int64_t cluster = fill_least(device.multiprocessors / p.all, steps / STREAM_CLUSTER_STEPS);
-    cluster = device.architecture < 90 ? 1 : fill_least(fill_most(cluster, 1), CLUSTER_MAX);
+    cluster = fill_most(cluster, (steps + STREAM_MOST_STEPS - 1) / STREAM_MOST_STEPS);
+    cluster = fill_least(fill_most(cluster, 1), CLUSTER_MAX);
+    if (device.architecture < 90)
+        cluster = 1;
     cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config;
     cudaError_t code = launch_shared<SELECT_MOST_SHARED>(kernel);
     int held = 0;
-    for (int ctas = many ? 2 : 1; !code;) {
-        const int warps = STREAM_WARPS / ctas;
-        const int64_t bytes = SELECT_MOST_SHARED / ctas, all = warps * cluster;
-        p.span = (int32_t)((steps + all - 1) / all);
-        const int64_t fixed = (int64_t)sizeof(stream_shared) +
-                              warps * (STREAM_AHEAD * STREAM_BYTES + 4 * (int64_t)p.span);
-        p.resident = (int32_t)((bytes - fixed) / (int64_t)sizeof(stream_entry<S>));
-        if (p.resident * cluster < listed && ctas == 1)
+    while (!code) {
+        const int64_t of_cta = (steps + cluster - 1) / cluster;
+        int64_t warps =
+            many ? fill_least(fill_most(of_cta / 2, 4), 16) : fill_least(of_cta, STREAM_WARPS);
+        p.span = (int32_t)of_cta;
+        const int64_t columns = (of_cta + warps - 1) / warps * (STREAM_COLUMNS / 32);
+        p.resident = (int32_t)stream_deep<S>(p, many, warps, columns);
+        const int64_t lists = 32 * warps * p.resident * (int64_t)sizeof(stream_entry<S>);
+        const int64_t stage = warps * 2 * SELECT_STAGE<uint32_t>;
+        p.listed = (int32_t)fill_most(fill_most(lists, stage),
+                                      (int64_t)sizeof(select_shared<uint32_t>::mass));
+        const size_t bytes =
+            STREAM_FIXED + (size_t)p.listed + (size_t)p.span * (STREAM_COLUMNS / 4);
+        if (bytes > (size_t)fill_least(SELECT_MOST_SHARED, device.shared) ||
+            p.all * cluster > INT32_MAX)
             return select_launch_rows<S, uint32_t>(given, device, stream);
-        if (p.resident * cluster < listed) {
-            ctas = 1;
-            continue;
-        }
-        config =
-            cluster_config(&attribute, cluster, (int)cluster, 32 * warps, (size_t)bytes, stream);
+        config = cluster_config(&attribute, p.all * cluster, (int)cluster, (int)(32 * warps), bytes,
+                                stream);
         if (cluster == 1)
-            code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, kernel, 32 * warps,
-                                                                 (size_t)bytes);
-        else
-            code = cudaOccupancyMaxActiveClusters(&held, kernel, &config);
-        if (cluster == 1 || held >= p.all) /* all rows are under way at once */
+            break;
+        code = cudaOccupancyMaxActiveClusters(&held, kernel, &config);
+        if (held >= p.all || many) /* all rows are under way at once */
             break;
         cluster--;
     }
     if (code)
         return code;
-    const int64_t room = cluster == 1 ? held * (int64_t)device.multiprocessors : held;
-    config.gridDim.x = (unsigned)(cluster * fill_least(p.all, fill_most(room, 1)));
     void *arguments[] = {&p};
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
@@ -137,16 +149,16 @@ static cudaError_t select_launch_short(const struct select_params *p, cudaStream
                             dim3(32 * SHORT_WARPS), arguments, 0, stream);
 }
 
-template <class S, int KEYS>
+template <class S>
 static cudaError_t select_launch_held(const struct select_params *p, cudaStream_t stream) {
-    const void *const kernel = (const void *)select_held<S, KEYS>;
+    const void *const kernel = (const void *)select_held<S, HELD_KEYS>;
     void *arguments[] = {(void *)p};
-    const int64_t warps = (p->shape.n + 32 * KEYS - 1) / (32 * KEYS);
+    const int64_t warps = (p->shape.n + 32 * HELD_KEYS - 1) / (32 * HELD_KEYS);
     const cudaError_t code = launch_shared<SELECT_HELD_SHARED>(kernel);
     return code ? code
                 : cudaLaunchKernel(kernel, dim3((unsigned)fill_least(p->all, SELECT_MOST_GRID)),
                                    dim3((unsigned)(32 * warps)), arguments,
-                                   (size_t)(warps * 32 * KEYS) * sizeof(float), stream);
+                                   (size_t)(warps * 32 * HELD_KEYS) * sizeof(float), stream);
 }
 
 template <class S>
@@ -158,16 +170,16 @@ static cudaError_t select_launch_of(const struct select_params *p, const select_
     const bool many = p->all >= 2 * device.multiprocessors;
     if (p->shape.mode == TESS_SELECT_TOP_P)
         return select_launch_rows<S, unsigned long long>(p, device, stream);
-    if (p->shape.n > SELECT_HELD_MOST && p->whole)
+    if (p->shape.n > SELECT_HELD_MOST)
         return select_launch_stream<S>(p, device, stream);
     if (p->keep) /* bits that keep columns: their number is not known before */
         return select_launch_rows<S, uint32_t>(p, device, stream);
     if (p->shape.n <= SHORT_MOST)
         return shorts[(p->shape.n - 1) / (32 * SHORT_KEYS)](p, stream);
-    if (p->shape.n <= SELECT_HELD_MOST && (many || p->shape.n > SELECT_HELD_FEW))
-        return p->shape.n <= SELECT_HELD_FEW ? select_launch_held<S, 16>(p, stream)
-                                             : select_launch_held<S, 32>(p, stream);
-    return select_launch_rows<S, uint32_t>(p, device, stream);
+    if (many)
+        return select_launch_stream<S>(p, device, stream);
+    return p->shape.n > SELECT_HELD_FEW ? select_launch_held<S>(p, stream)
+                                        : select_launch_rows<S, uint32_t>(p, device, stream);
 }
 
 static inline cudaError_t select_launch(const struct select_params *p, cudaStream_t stream) {

@@ -184,37 +184,39 @@ DEVICE uint32_t select_first_bits(uint32_t bits, int32_t n) {
 }
 
 /* Room of a warp for the columns that it writes: 16 bits each, of those 8 lanes hold in a byte or in a word B. */
-template <class B> static constexpr int SELECT_STAGE = sizeof(B) == 1 ? SELECT_CHUNK : 512;
+template <class B> static constexpr int SELECT_STAGE = 8 * 32 * (int)sizeof(B);
 
-/* A lane's columns, a bit of B each, from `first` on: `above` are above the cut and `equal` equal to it, of which the row's
- * first `ties` are chosen. Writes those chosen; all lanes take part. Indices are gathered in `stage`, for neighbours to
- * leave in one store. */
+/* A lane's columns, a bit of B each, from `first` on: `above` are above the cut and `equal` equal to it, of which the
+ * row's first `ties` are chosen. Writes those chosen; all lanes take part. Indices are gathered in `stage`, for
+ * neighbours to leave in one store. */
 template <class B>
 DEVICE void select_write(const struct select_params &p, const select_at &at, select_progress *done,
                          int32_t ties, int32_t first, uint32_t above, uint32_t equal,
                          uint16_t *stage, int lanes = 32) {
     const int lane = warp_lane(), columns = 8 * (int)sizeof(B);
+    const int32_t same = __reduce_add_sync(WARP_ALL, __popc(equal)), left = ties - done->ties;
     int32_t sum;
-    if (__any_sync(WARP_ALL, equal != 0)) {
-        const int32_t before = warp_before(__popc(equal), &sum);
-        above |= select_first_bits(equal, ties - done->ties - before);
-        done->ties += sum;
-    }
+    if (left >= same)
+        above |= equal;
+    else if (left > 0)
+        above |= select_first_bits(equal, left - warp_before(__popc(equal), &sum));
+    done->ties += same;
     const int32_t place = warp_before(__popc(above), &sum);
     const int32_t room = (int32_t)p.shape.capacity - done->chosen;
     if (p.bits && lane < lanes && first < 64 * p.shape.words)
         reinterpret_cast<B *>(p.bits + at.number * p.shape.words)[first / columns] =
             (B)(place + columns <= room ? above : select_first_bits(above, room - place));
     int32_t *out = p.indices + at.number * p.shape.capacity + done->chosen;
-    for (int32_t begin = 0; begin < sum && p.indices; begin += SELECT_STAGE<B>) {
-        const int32_t end = min(min(sum, room) - begin, SELECT_STAGE<B>);
-        int32_t to = place - begin;
-        for (uint32_t bits = above; bits; bits &= bits - 1, to++)
-            if ((uint32_t)to < (uint32_t)SELECT_STAGE<B>)
-                stage[to] = (uint16_t)(lane * columns + __ffs((int)bits) - 1);
+    if (p.indices) {
+        int32_t to = place + __popc(above);
+        for (uint32_t bits = above; bits;) { /* from the last */
+            const int c = 31 - __clz((int)bits);
+            bits ^= 1u << c;
+            stage[--to] = (uint16_t)(lane * columns + c);
+        }
         __syncwarp();
-        for (int32_t i = lane; i < end; i += 32)
-            out[begin + i] = first - lane * columns + stage[i];
+        for (int32_t i = lane; i < min(sum, room); i += 32)
+            out[i] = first - lane * columns + stage[i];
         __syncwarp();
     }
     done->chosen += sum;

@@ -18,12 +18,12 @@
 
 /* Shared memory; resident keys follow. M: masses, counts of 32 or weights of 64 bits. */
 template <class M> struct alignas(16) select_shared {
-    M mass[2][SELECT_DIGITS]; /* one is counted while others read the one before */
     M group[DIGIT_GROUPS];
     uint32_t most[2];          /* this CTA's, the row's */
     int2 counts[SELECT_WARPS]; /* each warp's: above the cut, equal to it */
     int2 before[SELECT_WARPS];
     int2 sum;
+    M mass[2][SELECT_DIGITS]; /* one is counted while others read the one before */
 };
 
 DEVICE void select_cluster_wait(void) {

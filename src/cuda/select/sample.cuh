@@ -103,10 +103,13 @@ DEVICE sample_bracket sample_draw(const struct select_params &p, const select_at
                                   sample_shared *s, float target) {
     const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = warp_lane();
     const int each = 16 / (int)sizeof(S);
-    const uint32_t pieces = (uint32_t)max(at.row.end, 0) / each;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(at.scores) + 15) / 16 * 16;
+    const int64_t left =
+        reinterpret_cast<uintptr_t>(static_cast<const S *>(at.scores) + max(at.row.end, 0)) - begin;
+    const uint32_t pieces = (uint32_t)max(left / 16, (int64_t)0);
     const uint64_t place =
         (uint64_t)(uint32_t)(lane * warps + warp) * pieces / (32 * (uint32_t)warps);
-    const uint4 *const from = static_cast<const uint4 *>(at.scores) + place;
+    const uint4 *const from = reinterpret_cast<const uint4 *>(begin) + place;
     const uint4 x = pieces ? *from : make_uint4(0, 0, 0, 0);
     const uint32_t given[4] = {x.x, x.y, x.z, x.w};
     const float share = fminf(__fdividef(target, (float)max(at.row.end, 1)), 1);

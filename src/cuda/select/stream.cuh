@@ -1,45 +1,38 @@
 /*
- * Choosing columns of long rows, each read once: the CTAs of a cluster take a row, many rows a CTA each.
+ * Choosing columns of rows that a warp's registers do not hold, each read once: a CTA takes a row, or a cluster.
  *
  *     sample   a bracket for the cut's key
- *     read     scores that reach the bracket are listed with their columns, in the row's order
+ *     read     a bit for each column above the bracket; the scores within it are listed by each lane
  *     digits   the cut, among those listed
- *     write    columns from the list
+ *     settle   bits of columns listed that are above the cut or equal to it
+ *     write    columns from the bits
  *
- * Counts show whether the cut lies within the bracket. Where it does not, or the list finds no room, the row is taken by
- * digits in memory, as select_rows does: the same columns, later.
+ * Counts show whether the cut lies within the bracket. Where it does not, or a lane's list finds no room, the row is
+ * taken by digits in memory, as select_rows does: the same columns, later.
  *
- * A warp reads steps that lie together, by cp.async into a ring of its own; the first ones of a row come while the CTA is
- * busy with the row before. In the ring the pieces of 16 bytes are turned so that a lane reads 64 bytes of the row without
- * conflicts of banks.
+ * Steps of 1024 columns go to warps in turn, so that scores which lie together spread over the lists of all lanes.
  */
 #ifndef TESSERA_CUDA_SELECT_STREAM_CUH
 #define TESSERA_CUDA_SELECT_STREAM_CUH
 
+#include "device/shared.cuh"
 #include "select/sample.cuh"
-#include "device/copy.cuh"
 
-#define STREAM_WARPS 24      /* at most in a CTA */
-#define STREAM_PIECES 4      /* pieces of 16 bytes of a lane in a step */
-#define STREAM_BYTES 2048    /* bytes of a step */
-#define STREAM_AHEAD 2       /* steps of a warp that are on their way */
-#define STREAM_COUNT_BITS 11 /* low bits of a step's place in the list: how many are there */
+#define STREAM_WARPS 32     /* at most in a CTA */
+#define STREAM_COLUMNS 1024 /* in a step */
+#define STREAM_DIGITS 512   /* parts of the bracket, the one above it among them */
 
-template <class S> static constexpr int STREAM_STEP = STREAM_BYTES / (int)sizeof(S); /* columns */
-template <class S> static constexpr int STREAM_LANE = STREAM_STEP<S> / 32;
-
-/* Shared memory; then come the warps' rings, the list, and `start`. */
-struct alignas(128) stream_shared {
-    select_shared<uint32_t> rows;
+/* Shared memory; lists of the lanes begin at rows.mass, which is last; then come the bits. */
+struct alignas(16) stream_shared {
     sample_shared sample;
-    uint32_t word[SELECT_WARPS][32]; /* bits of a step, of each warp */
-    uint32_t used;                   /* scores that found or wanted room */
-    int32_t full;                    /* whether some did not find any */
-    uint32_t few[32], few_used;      /* keys of one digit */
+    uint32_t mass[2][STREAM_DIGITS];
+    uint32_t few[32], few_column[32], few_used; /* keys of one digit; columns of the CTA */
+    int32_t full;                               /* whether a list found no room */
+    select_shared<uint32_t> rows;
 };
+#define STREAM_FIXED (sizeof(stream_shared) - sizeof(select_shared<uint32_t>::mass))
 
-/* A score that is listed, and its column in the step. Scores become keys once all are there; of columns that are kept they
- * are all bits. */
+/* A score that is listed, later its key; its chunk of the CTA and column of the lane, 8 chunk + c. */
 template <class S> struct stream_entry;
 template <> struct stream_entry<uint32_t> {
     uint2 x;
@@ -66,192 +59,153 @@ template <> struct stream_entry<uint16_t> {
     }
 };
 
-/* Places of a CTA's arrays. */
+/* Places of a thread's arrays: addresses of shared memory, so that the read adds none to another. */
 template <class S> struct stream_room {
     stream_shared *shared;
-    char *memory;
-    uint32_t ring;   /* this warp's: bytes from `memory`, a multiple of 128 */
-    uint32_t *start; /* places in the list of each of the CTA's steps, and how many are there */
-    stream_entry<S> *list;
-    int32_t most;  /* entries */
+    uint32_t list, apart; /* this lane's first entry; bytes from one to the next */
+    uint32_t bits; /* 16 of the lane's columns in each chunk: above the cut, 8 more equal to it */
     int32_t base;  /* the CTA's first step */
-    int32_t first; /* this warp's */
+
+    __device__ __forceinline__ stream_entry<S> &entry(uint32_t at) const {
+        return *static_cast<stream_entry<S> *>(__cvta_shared_to_generic(at));
+    }
+    __device__ __forceinline__ uint16_t &bits_of(uint32_t chunk) const {
+        return *static_cast<uint16_t *>(__cvta_shared_to_generic(bits + chunk * 64));
+    }
 };
 
 template <class S>
 DEVICE stream_room<S> stream_room_of(const struct select_params &p, void *memory) {
-    const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    const uint32_t rings = (uint32_t)sizeof(stream_shared);
-    static_assert(sizeof(stream_shared) % 128 == 0, "places of rings are turned by bits");
-    stream_room<S> r;
-    r.shared = static_cast<stream_shared *>(memory);
-    r.memory = static_cast<char *>(memory);
-    r.ring = rings + warp * STREAM_AHEAD * STREAM_BYTES;
-    r.list =
-        reinterpret_cast<stream_entry<S> *>(r.memory + rings + warps * STREAM_AHEAD * STREAM_BYTES);
-    r.start = reinterpret_cast<uint32_t *>(r.list + p.resident);
-    r.most = p.resident;
-    r.base = cluster_rank() * warps * p.span;
-    r.first = r.base + warp * p.span;
-    return r;
+    const uint32_t each = (uint32_t)sizeof(stream_entry<S>);
+    const uint32_t lists = shared_address(memory) + (uint32_t)STREAM_FIXED;
+    return {static_cast<stream_shared *>(memory), lists + each * threadIdx.x, each * blockDim.x,
+            lists + (uint32_t)p.listed + 2 * warp_lane(), cluster_rank() * p.span};
 }
 
-/* This warp's last step of a row, and one. */
-template <class S>
-DEVICE int32_t stream_last(const struct select_params &p, const select_at &at,
-                           const stream_room<S> &r) {
-    return min(r.first + p.span, (at.row.end + STREAM_STEP<S> - 1) / STREAM_STEP<S>);
-}
-
-/* Sets out for a step of this warp, if there is one. Lane l copies pieces l, l + 32 and so on; the place of each within
- * its eight is turned by the number of the eight. */
-template <class S>
-DEVICE void stream_fetch(const select_at &at, const stream_room<S> &r, int32_t step, int32_t last) {
-    const int lane = warp_lane();
-    const uint32_t to =
-        shared_address(r.memory) + r.ring + (step - r.first) % STREAM_AHEAD * STREAM_BYTES;
-    const uint32_t turned = (lane / 8 * 8 + (lane ^ lane / 8) % 8) * 16;
-    const char *const from =
-        static_cast<const char *>(at.scores) + (int64_t)step * STREAM_BYTES + 16 * lane;
-    const int32_t left = (at.row.end - step * STREAM_STEP<S>)*(int32_t)sizeof(S) - 16 * lane;
-    if (step < last - 1) {
+/* Bits of a lane's scores that are at least `above`, and those below that are at least `least`. T: two scores of 16
+ * bits. */
+template <class T, class S>
+DEVICE void stream_compare(const select_piece<S> &x, uint32_t above, uint32_t least, uint32_t *more,
+                           uint32_t *within) {
+    const uint32_t *const word = &x.word[0].x;
+    uint32_t is_more = 0, is_least = 0;
 #pragma unroll
-        for (int i = 0; i < STREAM_PIECES; i++)
-            cp_async_16(to + (turned ^ i % 2 * 64) + 512 * i, from + 512 * i, true);
-    } else if (step < last) {
+    for (int i = 0; i < 2 * (int)sizeof(S); i++) {
+        if (sizeof(S) == 4) {
+            const float score = __uint_as_float(word[i]);
+            is_more |= score >= __uint_as_float(above) ? 1u << i : 0;
+            is_least |= score >= __uint_as_float(least) ? 1u << i : 0;
+        } else {
+            const T scores = select_pair<T>(word[i]);
+            is_more |= __hge2_mask(scores, select_pair<T>(above)) & 0x00020001u << 2 * i;
+            is_least |= __hge2_mask(scores, select_pair<T>(least)) & 0x00020001u << 2 * i;
+        }
+    }
+    is_least &= ~is_more;
+    *more = (is_more | (sizeof(S) == 2 ? is_more >> 16 : 0)) & 0xff;
+    *within = (is_least | (sizeof(S) == 2 ? is_least >> 16 : 0)) & 0xff;
+}
+
+/* Columns that a lane has read. */
+struct stream_lane {
+    uint32_t end;  /* its list's */
+    int32_t left;  /* entries that find room; below 0: too few */
+    int32_t above; /* columns */
+};
+
+/* Writes a lane's bits of a chunk, and lists its scores within the bracket. */
+template <class S>
+DEVICE void stream_list(const stream_room<S> &r, stream_lane *lane, const select_piece<S> &x,
+                        uint32_t chunk, uint32_t more, uint32_t within) {
+    lane->above += __popc(more), lane->left -= __popc(within);
+    within = lane->left < 0 ? 0 : within;
+    r.bits_of(chunk) = (uint16_t)more;
+#pragma unroll
+    for (int c = 0; c < SELECT_LANE; c++)
+        if (within >> c & 1) {
+            r.entry(lane->end) = stream_entry<S>::make(x.get(c), SELECT_LANE * chunk + c);
+            lane->end += r.apart;
+        }
+}
+
+/* Reads this warp's columns, step by step: bits of those above the bracket, a list of those within. T: two scores of 16
+ * bits. */
+template <class T, class S>
+DEVICE stream_lane stream_read(const struct select_params &p, const select_at &at,
+                               const stream_room<S> &r, sample_bracket b) {
+    constexpr int CHUNKS = STREAM_COLUMNS / SELECT_CHUNK;
+    constexpr int AHEAD = 8 / (int)sizeof(S); /* chunks that are read at once */
+    const int warps = (int)blockDim.x / 32;
+    const uint32_t each = sizeof(S) == 4 ? 1 : 0x00010001;
+    const uint32_t above = select_stored(b.hi + 1, p.keys.bits) * each;
+    const uint32_t least = select_stored(b.lo, p.keys.bits) * each;
+    stream_lane lane = {r.list, p.resident, 0};
+    for (int32_t step = (int32_t)threadIdx.x / 32; step < p.span; step += warps) {
+        const int32_t begin = (r.base + step) * STREAM_COLUMNS;
+        const int32_t first = begin + warp_lane() * SELECT_LANE;
+        if (p.whole && !at.keep && begin >= at.row.kept && begin + STREAM_COLUMNS <= at.row.tail) {
+#pragma unroll
+            for (int i = 0; i < CHUNKS; i += AHEAD) {
+                select_piece<S> x[AHEAD];
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++)
+                    select_load_whole(&x[a], at, first + (i + a) * SELECT_CHUNK);
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++) {
+                    uint32_t more, within;
+                    stream_compare<T>(x[a], above, least, &more, &within);
+                    stream_list(r, &lane, x[a], step * CHUNKS + i + a, more, within);
+                }
+            }
+            continue;
+        }
 #pragma unroll 1
-        for (int i = 0; i < STREAM_PIECES; i++)
-            if (512 * i < left)
-                cp_async_part(to + (turned ^ i % 2 * 64) + 512 * i, from + 512 * i,
-                              min(left - 512 * i, 16));
-    }
-    cp_async_commit();
-}
-
-/* Sets out for the first steps of a row. */
-template <class S>
-DEVICE void stream_begin(const struct select_params &p, const select_at &at,
-                         const stream_room<S> &r) {
-    const int32_t last = stream_last(p, at, r);
-#pragma unroll
-    for (int i = 0; i < STREAM_AHEAD; i++)
-        stream_fetch(at, r, r.first + i, last);
-}
-
-/* Column c of a lane's in the ring. line: bytes from `memory`, in which the turn of the lane's places is. */
-template <class S> DEVICE S *stream_column(char *memory, uint32_t line, int c) {
-    return reinterpret_cast<S *>(memory + (line ^ (uint32_t)c * (uint32_t)sizeof(S)));
-}
-DEVICE uint32_t stream_line(uint32_t step) {
-    const uint32_t lane = warp_lane();
-    return step + (lane / 2 * 128 | (lane % 2 * 64 ^ lane / 2 % 8 * 16));
-}
-
-/* Bits of a lane's scores that are at least `least`, as each 32 bits of a row hold it. T: a score, or two. */
-template <class T> DEVICE uint32_t stream_least(char *memory, uint32_t line, uint32_t least) {
-    uint32_t bits[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < STREAM_PIECES; i++) {
-        const uint4 x = *stream_column<uint4>(memory, line, i);
-        const uint32_t word[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            bits[i / 2] |= __hge2_mask(select_pair<T>(word[c]), select_pair<T>(least)) &
-                           0x00020001u << 2 * (4 * (i % 2) + c);
-    }
-    return ((bits[0] | bits[0] >> 16) & 0xffff) | (bits[1] & 0xffff0000) | bits[1] << 16;
-}
-template <>
-__device__ __forceinline__ uint32_t stream_least<float>(char *memory, uint32_t line,
-                                                        uint32_t least) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < STREAM_PIECES; i++) {
-        const uint4 x = *stream_column<uint4>(memory, line, i);
-        const uint32_t word[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-        for (int c = 0; c < 4; c++)
-            bits |= __uint_as_float(word[c]) >= __uint_as_float(least) ? 1u << (4 * i + c) : 0;
-    }
-    return bits;
-}
-
-/* Bits below the row's end of a lane's columns; those that are kept are marked in the ring. */
-template <class S>
-DEVICE uint32_t stream_keep(const select_at &at, char *memory, uint32_t line, int32_t first,
-                            uint32_t bits) {
-    uint32_t inside = 0, kept = 0;
-    for (int c = 0; c < STREAM_LANE<S>; c += SELECT_LANE) {
-        inside |= select_bits(first + c, 0, at.row.end) << c;
-        kept |= select_kept(at, first + c) << c;
-    }
-    for (uint32_t left = kept; left; left &= left - 1)
-        *stream_column<S>(memory, line, __ffs((int)left) - 1) = (S)UINT32_MAX;
-    return (bits & inside) | kept;
-}
-
-/* Adds to what is used, and answers what was before: of one lane, which a compiler need not gather from all. */
-DEVICE uint32_t stream_claim(uint32_t *used, uint32_t n) {
-    uint32_t was;
-    asm volatile("atom.shared.add.u32 %0, [%1], %2;"
-                 : "=r"(was)
-                 : "r"(shared_address(used)), "r"(n)
-                 : "memory");
-    return was;
-}
-
-/* Lists the columns of this warp whose scores reach the key `lo`. The row's first steps are on their way. */
-template <class S>
-DEVICE void stream_read(const struct select_params &p, const select_at &at, const stream_room<S> &r,
-                        uint32_t lo) {
-    const int lane = warp_lane();
-    const int32_t last = stream_last(p, at, r);
-    const uint32_t least = select_stored(lo, p.keys.bits) * (sizeof(S) == 4 ? 1 : 0x00010001);
-    for (int32_t step = r.first; step < last; step++) {
-        const int32_t begin = step * STREAM_STEP<S>, end = begin + STREAM_STEP<S>;
-        const uint32_t line = stream_line(r.ring + (step - r.first) % STREAM_AHEAD * STREAM_BYTES);
-        cp_async_wait<STREAM_AHEAD - 1>();
-        __syncwarp();
-        uint32_t bits;
-        if (sizeof(S) == 4)
-            bits = stream_least<float>(r.memory, line, least);
-        else if (p.type == TESS_F16)
-            bits = stream_least<__half2>(r.memory, line, least);
-        else
-            bits = stream_least<__nv_bfloat162>(r.memory, line, least);
-        if (at.keep || begin < at.row.kept || end > at.row.tail)
-            bits = stream_keep<S>(at, r.memory, line, begin + lane * STREAM_LANE<S>, bits);
-        const int32_t own = __popc(bits), through = warp_inclusive(own);
-        uint32_t place = 0;
-        if (lane == 31) {
-            place = through ? stream_claim(&r.shared->used, (uint32_t)through) : 0;
-            r.start[step - r.base] = place << STREAM_COUNT_BITS | (uint32_t)through;
+        for (int i = 0; i < CHUNKS; i++) {
+            const int32_t column = first + i * SELECT_CHUNK;
+            select_piece<S> x;
+            uint32_t more, within;
+            select_load(&x, at, p.whole, column);
+            stream_compare<T>(x, above, least, &more, &within);
+            const uint32_t kept = select_kept(at, column),
+                           inside = select_bits(column, 0, at.row.end);
+            stream_list(r, &lane, x, step * CHUNKS + i, (more & inside) | kept,
+                        within & inside & ~kept);
         }
-        place = __shfl_sync(WARP_ALL, place + through, 31); /* behind the step's */
-        const bool fits = place <= (uint32_t)r.most;
-        stream_entry<S> *to = r.list + (place - __shfl_sync(WARP_ALL, through, 31) + through);
-        bits = fits ? bits : 0;
-        while (bits) { /* from the last */
-            const int c = 31 - __clz((int)bits);
-            bits ^= 1u << c;
-            *--to = stream_entry<S>::make(*stream_column<S>(r.memory, line, c),
-                                          lane * STREAM_LANE<S> + c);
-        }
-        __syncwarp(); /* all have read the step */
-        stream_fetch(at, r, step + STREAM_AHEAD, last);
     }
+    return lane;
 }
 
-/* The cut among the keys of one digit, 32 at most: key ... key + 2^shift - 1 above lo. */
+/* The lowest bit of the digit in which keys differ by up to `wide`. */
+DEVICE int stream_shift(uint32_t wide) {
+    const int shift = max(32 - __clz((int)wide) - 9, 0);
+    return shift + (wide >> shift == STREAM_DIGITS - 1);
+}
+
+/* Marks a column of the CTA, 256 chunk + 8 lane + c, that the cut chooses or ties with. */
+DEVICE void stream_mark(uint32_t *bits, uint32_t column, uint32_t x, select_cut cut) {
+    const uint32_t place = column / SELECT_LANE * 16 + column % SELECT_LANE;
+    if (x > cut.key)
+        atomicOr(&bits[place / 32], 1u << place % 32);
+    else if (x == cut.key && cut.ties)
+        atomicOr(&bits[place / 32], 1u << (place % 32 + SELECT_LANE));
+}
+
+/* The cut among the keys from lo to hi, 32 at most; marks what is listed. */
 template <class S>
-DEVICE select_cut stream_few(const stream_room<S> &r, uint32_t n, uint32_t lo, uint32_t key,
-                             int shift, int32_t target) {
+DEVICE select_cut stream_few(const stream_room<S> &r, uint32_t end, uint32_t lo, uint32_t hi,
+                             int32_t target) {
     stream_shared *const s = r.shared;
     const int ranks = cluster_size(), lane = warp_lane();
-    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
-        const uint32_t x = r.list[i].key();
-        if ((x - lo) >> shift == key >> shift)
-            s->few[stream_claim(&s->few_used, 1)] = x;
+    for (uint32_t at = r.list; at != end; at += r.apart) {
+        const uint32_t x = r.entry(at).key(), column = r.entry(at).column();
+        if (x > hi) {
+            r.bits_of(column / SELECT_LANE) |= (uint16_t)(1u << column % SELECT_LANE);
+        } else if (x >= lo) {
+            const uint32_t place = atomicAdd(&s->few_used, 1u);
+            s->few[place] = x;
+            s->few_column[place] =
+                (column / SELECT_LANE * 32 + lane) * SELECT_LANE + column % SELECT_LANE;
+        }
     }
     __syncthreads();
     select_cluster_wait();
@@ -264,16 +218,35 @@ DEVICE select_cut stream_few(const stream_room<S> &r, uint32_t n, uint32_t lo, u
     int taken = 0;
 #pragma unroll
     for (int rank = 0; rank < CLUSTER_MAX; rank++) {
+        if (rank >= ranks)
+            break;
         const uint32_t moved = __shfl_sync(WARP_ALL, of_rank[rank], (lane - taken) & 31);
         const int more = __popc(__ballot_sync(WARP_ALL, of_rank[rank] != 0));
         x = lane >= taken && lane < taken + more ? moved : x;
         taken += more;
     }
     x = sample_sort<uint32_t>(x);
-    const uint32_t cut = __shfl_sync(WARP_ALL, x, target - 1);
-    const int32_t ties = target - __popc(__ballot_sync(WARP_ALL, x > cut));
-    return ties == __popc(__ballot_sync(WARP_ALL, x == cut)) ? select_cut{cut - 1, 0}
-                                                             : select_cut{cut, ties};
+    select_cut cut = {__shfl_sync(WARP_ALL, x, target - 1), 0};
+    cut.ties = target - __popc(__ballot_sync(WARP_ALL, x > cut.key));
+    if (cut.ties == __popc(__ballot_sync(WARP_ALL, x == cut.key)))
+        cut = {cut.key - 1, 0};
+    if (threadIdx.x < 32 && s->few[lane])
+        stream_mark(static_cast<uint32_t *>(__cvta_shared_to_generic(r.bits - 2 * lane)),
+                    s->few_column[lane], s->few[lane], cut);
+    return cut;
+}
+
+/* Marks what is listed by the cut. */
+template <class S>
+DEVICE select_cut stream_settle(const stream_room<S> &r, uint32_t end, select_cut cut) {
+    const uint32_t least = cut.key + (cut.ties == 0);
+    for (uint32_t at = r.list; at != end; at += r.apart) {
+        const uint32_t x = r.entry(at).key(), column = r.entry(at).column();
+        if (x >= least)
+            r.bits_of(column / SELECT_LANE) |=
+                (uint16_t)((x > cut.key ? 1u : 1u << SELECT_LANE) << column % SELECT_LANE);
+    }
+    return cut;
 }
 
 /* The cut, or that none was found: the row is to be taken by digits in memory. */
@@ -282,168 +255,121 @@ struct stream_found {
     bool found;
 };
 
-/* The cut among the scores listed. Their keys take their place; those past the bracket are `past`. */
+/* The cut among the scores listed, whose keys take their place; marks those that it chooses. */
 template <class S>
 DEVICE stream_found stream_cut(const struct select_params &p, const select_at &at,
-                               const stream_room<S> &r, sample_bracket b) {
-    select_shared<uint32_t> *const s = &r.shared->rows;
-    const int ranks = cluster_size(), most_known = 32 - __clz((int)(b.hi + 1 - b.lo));
-    const bool exact = p.shape.mode == TESS_SELECT_EXACT;
-    const uint32_t past = b.hi + 1, n = r.shared->used;
-    const uint32_t kept = UINT32_MAX >> (32 - p.keys.bits);
-    const bool fits = n <= (uint32_t)r.most, half = p.type == TESS_F16;
-    uint32_t key = 0, target = (uint32_t)at.row.k;
-    if (threadIdx.x == 0)
-        r.shared->full = !fits;
-    for (int known = most_known, shift, which = 0; known > 0; known = shift, which ^= 1) {
-        shift = select_shift(known);
-        for (uint32_t i = threadIdx.x; i < n && fits; i += blockDim.x) {
-            uint32_t x = r.list[i].key();
-            if (known == most_known) {
-                x = x == kept ? past : min(select_word_keys<S>(x, half) & kept, past);
-                r.list[i] = stream_entry<S>::make(x, r.list[i].column());
-            }
-            x = (x - b.lo) ^ key;
-            if (exact && (uint64_t)x >> known == 0)
-                atomicAdd(&s->mass[which][x >> shift], 1u);
-        }
+                               const stream_room<S> &r, sample_bracket b, const stream_lane &lane) {
+    stream_shared *const s = r.shared;
+    const int ranks = cluster_size();
+    const uint32_t above = __reduce_add_sync(WARP_ALL, (uint32_t)lane.above);
+    const uint32_t bits = UINT32_MAX >> (32 - 8 * sizeof(S));
+    uint32_t target = (uint32_t)at.row.k;
+    int shift = stream_shift(b.hi - b.lo);
+    const int past = (int)((b.hi - b.lo) >> shift) + 1;
+    for (uint32_t i = r.list; i != lane.end; i += r.apart) {
+        const uint32_t x = select_word_keys<S>(r.entry(i).key(), p.type == TESS_F16) & bits;
+        r.entry(i) = stream_entry<S>::make(x, r.entry(i).column());
+        atomicAdd(&s->mass[0][(x - b.lo) >> shift], 1u);
+    }
+    if (lane.left < 0)
+        s->full = 1;
+    if (warp_lane() == 0)
+        atomicAdd(&s->mass[0][past], above);
+    for (int turn = 0;; turn++) {
+        uint32_t *const mass = s->mass[turn % 2];
+        const int digits = turn ? STREAM_DIGITS : past / 32 * 32 + 32;
         __syncthreads();
         select_cluster_wait();
-        if (known == most_known) {
+        if (turn == 0) {
             const int rank = warp_lane() < ranks ? warp_lane() : 0;
-            if (__any_sync(WARP_ALL, ranks == 1 ? !fits : *cluster_at(&r.shared->full, rank)))
+            if (__any_sync(WARP_ALL, ranks == 1 ? s->full : *cluster_at(&s->full, rank)))
                 return {{0, 0}, false};
-            if (!exact)
-                return {{p.shape.bound - 1, 0}, true};
         }
-        for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
-            s->mass[which ^ 1][i] = 0;
-        const int digits = max(1 << (known - shift), 32);
-        digit_groups(s->mass[which], s->group, digits, ranks);
+        for (int i = threadIdx.x; i < STREAM_DIGITS; i += blockDim.x)
+            s->mass[turn % 2 ^ 1][i] = 0;
+        digit_groups(mass, s->rows.group, digits, ranks);
         __syncthreads();
-        const digit_found<uint32_t> found =
-            digit_find(s->mass[which], s->group, digits, target, ranks);
+        const digit_found<uint32_t> found = digit_find(mass, s->rows.group, digits, target, ranks);
         if (found.digit < 0) /* all that can be chosen, or the bracket is too high */
-            return {{p.keys.low - 1, 0}, b.lo == p.keys.low};
-        key |= (uint32_t)found.digit << shift, target = found.left;
+            return {stream_settle(r, lane.end, {p.keys.low - 1, 0}), b.lo == p.keys.low};
+        if (turn == 0 && found.digit == past) /* columns above are all, or too many */
+            return {{b.hi, 0}, found.left == found.mass};
+        b.lo += (uint32_t)found.digit << shift, b.hi = min(b.hi, b.lo + ((1u << shift) - 1));
+        target = found.left;
         if (found.left == found.mass) /* all keys from this one on */
-            return {{b.lo + key - 1, 0}, true};
-        if (shift && found.mass <= 32) {
-            const select_cut cut = stream_few(r, n, b.lo, key, shift, (int32_t)target);
-            return {cut, cut.key < past || b.hi == p.keys.high};
+            return {stream_settle(r, lane.end, {b.lo - 1, 0}), true};
+        if (shift == 0)
+            return {stream_settle(r, lane.end, {b.lo, (int32_t)target}), true};
+        if (found.mass <= 32)
+            return {stream_few(r, lane.end, b.lo, b.hi, (int32_t)target), true};
+        shift = stream_shift(b.hi - b.lo);
+        for (uint32_t i = r.list; i != lane.end; i += r.apart) {
+            const uint32_t x = r.entry(i).key() - b.lo;
+            if (x <= b.hi - b.lo)
+                atomicAdd(&s->mass[turn % 2 ^ 1][x >> shift], 1u);
         }
     }
-    return {{b.lo + key, (int32_t)target}, b.lo + key < past || b.hi == p.keys.high};
 }
 
-/* Entries of a step that this lane takes, 32 apart. */
-template <class S> struct stream_part { stream_entry<S> *next, *end; };
-template <class S> DEVICE stream_part<S> stream_part_of(const stream_room<S> &r, int32_t step) {
-    const uint32_t start = r.start[step - r.base];
-    stream_entry<S> *const first = r.list + (start >> STREAM_COUNT_BITS);
-    return {first + warp_lane(), first + start % (1 << STREAM_COUNT_BITS)};
+/* Bits of 32 columns of a lane of a step: above the cut, and equal to it. */
+template <class S> DEVICE uint2 stream_word(const stream_room<S> &r, int32_t step) {
+    const uint2 x = *static_cast<const uint2 *>(
+        __cvta_shared_to_generic(r.bits + (uint32_t)step * 256 + 6 * (uint32_t)warp_lane()));
+    return make_uint2(__byte_perm(x.x, x.y, 0x6420), __byte_perm(x.x, x.y, 0x7531));
 }
 
-/* How many of a warp's columns are above the cut, and equal to it. */
-template <class S> DEVICE int2 stream_count(const stream_room<S> &r, int32_t last, select_cut cut) {
-    int above = 0, least = 0;
-    for (int32_t step = r.first; step < last; step++) {
-        stream_part<S> part = stream_part_of(r, step);
-#pragma unroll 1
-        for (; part.next < part.end; part.next += 32) {
-            const uint32_t key = part.next->key();
-            above += key > cut.key, least += key >= cut.key;
-        }
-    }
-    above = __reduce_add_sync(WARP_ALL, above);
-    return make_int2(above, __reduce_add_sync(WARP_ALL, least) - above);
-}
-
-/* Writes a warp's columns; `before`: those of the row before them. */
+/* Chooses a row's columns; false: its cut was not found. */
 template <class S>
-DEVICE void stream_write(const struct select_params &p, const select_at &at,
-                         const stream_room<S> &r, int32_t last, select_cut cut, int2 before) {
-    const int lane = warp_lane(), words = STREAM_STEP<S> / 32;
-    const uint32_t lower = (1u << lane) - 1;
-    const bool bits = p.bits, lists = p.indices;
-    const int32_t capacity = (int32_t)p.shape.capacity;
-    uint32_t *const word = r.shared->word[threadIdx.x / 32];
-    int32_t *const indices = p.indices + at.number * capacity;
-    int32_t ties = before.y, chosen = before.x + min(ties, cut.ties);
-    for (int32_t step = r.first; step < (bits ? r.first + p.span : last); step++) {
-        stream_part<S> part = {nullptr, nullptr};
-        if (step < last)
-            part = stream_part_of(r, step);
-        if (bits) {
-            word[lane] = 0;
-            __syncwarp();
-        }
-#pragma unroll 1
-        for (; part.next - lane < part.end; part.next += 32) {
-            stream_entry<S> x = stream_entry<S>::make(0, 0);
-            if (part.next < part.end)
-                x = *part.next;
-            bool more = x.key() > cut.key;
-            if (cut.ties) {
-                const uint32_t equal = __ballot_sync(WARP_ALL, x.key() == cut.key);
-                more |= x.key() == cut.key && ties + __popc(equal & lower) < cut.ties;
-                ties += __popc(equal);
-            }
-            const uint32_t mask = __ballot_sync(WARP_ALL, more);
-            const int32_t place = chosen + __popc(mask & lower);
-            if (more && place < capacity) {
-                if (lists)
-                    indices[place] = step * STREAM_STEP<S> + (int32_t)x.column();
-                if (bits)
-                    atomicOr(&word[x.column() / 32], 1u << x.column() % 32);
-            }
-            chosen += __popc(mask);
-        }
-        if (!bits)
-            continue;
-        __syncwarp();
-        if (lane < words && step * words + lane < 2 * p.shape.words)
-            reinterpret_cast<uint32_t *>(p.bits + at.number * p.shape.words)[step * words + lane] =
-                word[lane];
-    }
-}
-
-/* Chooses a row's columns, whose first steps are on their way; `next`: the row after, or nullptr. */
-template <class S>
-DEVICE void stream_row(const struct select_params &p, const select_at &at, const stream_room<S> &r,
-                       const select_at *next) {
+DEVICE bool stream_row(const struct select_params &p, const select_at &at,
+                       const stream_room<S> &r) {
     stream_shared *const s = r.shared;
-    const int32_t last = stream_last(p, at, r);
-    sample_bracket b = {p.shape.bound, p.shape.bound};
-    for (int i = threadIdx.x; i < SELECT_DIGITS; i += blockDim.x)
-        s->rows.mass[0][i] = 0;
+    const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
+    const int32_t target = at.row.k - at.row.kept - (at.row.end - at.row.tail);
+    const bool exact = p.shape.mode == TESS_SELECT_EXACT;
+    const bool known = !exact || target <= 0 || target >= at.row.tail - at.row.kept;
+    sample_bracket b = {p.shape.bound, p.shape.bound - 1};
+    if (exact && known)
+        b.lo = target <= 0 ? p.keys.high + 1 : p.keys.low, b.hi = b.lo - 1;
+    for (int i = threadIdx.x; i < STREAM_DIGITS; i += blockDim.x)
+        s->mass[0][i] = 0;
     if (threadIdx.x < 32)
         s->few[threadIdx.x] = 0;
     if (threadIdx.x == 0)
-        s->used = s->few_used = 0;
-    if (p.shape.mode == TESS_SELECT_EXACT)
-        b = sample_draw<S>(p, at, &s->sample,
-                           (float)(at.row.k - at.row.kept - (at.row.end - at.row.tail)));
+        s->full = 0, s->few_used = 0;
+    if (known)
+        __syncthreads();
     else
-        __syncthreads();
-    stream_read(p, at, r, b.lo);
-    if (next)
-        stream_begin(p, *next, r);
+        b = sample_draw<S>(p, at, &s->sample, (float)target);
+    const stream_lane lane = sizeof(S) == 4 || p.type == TESS_F16
+                                 ? stream_read<__half2>(p, at, r, b)
+                                 : stream_read<__nv_bfloat162>(p, at, r, b);
+    stream_found f = {{b.hi, 0}, true};
+    if (!known || (at.keep && exact))
+        f = stream_cut(p, at, r, b, lane);
+    if (!f.found)
+        return false;
     __syncthreads();
-    const stream_found f = stream_cut(p, at, r, b);
-    if (!f.found) {
-        __syncthreads();
-        select_cluster_wait(); /* others have read this CTA's counts */
-        const int64_t all = (int64_t)cluster_size() * blockDim.x / 32 * SELECT_CHUNK;
-        select_row_choose<S>(p, at, &s->rows, (int32_t)((p.shape.n + all - 1) / all), 0);
-        return;
+    const int32_t each = (p.span + warps - 1) / warps;
+    const int32_t first = min(warp * each, p.span), last = min(first + each, p.span);
+    int more = 0, same = 0;
+    for (int32_t i = first; i < last; i++) {
+        const uint2 word = stream_word(r, i);
+        more += __popc(word.x), same += __popc(word.y);
     }
+    more = __reduce_add_sync(WARP_ALL, more), same = __reduce_add_sync(WARP_ALL, same);
     int2 before, sum;
-    select_before(&s->rows, stream_count(r, last, f.cut), &before, &sum);
-    stream_write(p, at, r, last, f.cut, before);
+    select_before(&s->rows, make_int2(more, same), &before, &sum);
+    select_progress done = {before.x + min(before.y, f.cut.ties), before.y};
+    for (int32_t i = first; i < last; i++) {
+        const uint2 word = stream_word(r, i);
+        select_write<uint32_t>(
+            p, at, &done, f.cut.ties, (r.base + i) * STREAM_COLUMNS + warp_lane() * 32, word.x,
+            word.y, reinterpret_cast<uint16_t *>(s->rows.mass) + warp * SELECT_STAGE<uint32_t>);
+    }
     select_close(p, at, sum.x + min(sum.y, f.cut.ties),
                  cluster_rank() * (int32_t)blockDim.x + (int32_t)threadIdx.x,
                  cluster_size() * (int32_t)blockDim.x);
+    return true;
 }
 
 template <class S>
@@ -451,18 +377,13 @@ static __global__ void __launch_bounds__(32 * STREAM_WARPS, 1)
     select_stream(const __grid_constant__ struct select_params p) {
     extern __shared__ uint4 select_memory[];
     const stream_room<S> room = stream_room_of<S>(p, select_memory);
-    const int64_t clusters = gridDim.x / cluster_size();
-    int64_t number = blockIdx.x / cluster_size();
-    select_at at = select_at_of(p, number, sizeof(S));
-    stream_begin(p, at, room);
-    while (number < p.all) {
-        number += clusters;
-        const select_at next = number < p.all ? select_at_of(p, number, sizeof(S)) : at;
-        stream_row(p, at, room, number < p.all ? &next : nullptr);
-        at = next;
-        __syncthreads();
-    }
+    const uint32_t number = blockIdx.x / cluster_size();
+    const bool found = stream_row(p, select_at_of(p, number, sizeof(S)), room);
+    __syncthreads();
     select_cluster_wait(); /* others have read this CTA's shared memory */
+    if (!found)
+        select_row_choose<S>(p, select_at_of(p, number, sizeof(S)), &room.shared->rows,
+                             (4 * p.span + (int)blockDim.x / 32 - 1) / ((int)blockDim.x / 32), 0);
 }
 
 #endif

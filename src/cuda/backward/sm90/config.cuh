@@ -53,19 +53,23 @@ template <class T_, int D_, int ROWS_, bool OVER_KEYS_, bool MODIFIED_ = false,
           bool SPILLS_ = false>
 struct gradient_sm90_shape {
     using T = T_;
-    static constexpr int D = D_, ROWS = ROWS_, CONSUMERS = ROWS / 64;
+    static constexpr int D = D_, ROWS = ROWS_;
+    static constexpr bool WIDE = D > 128; /* consumers share rows (wide.cuh) */
+    static constexpr int CONSUMERS = WIDE ? 2 : ROWS / 64;
     static constexpr bool OVER_KEYS = OVER_KEYS_, MODIFIED = MODIFIED_, SPILLS = SPILLS_;
     static constexpr int PANELS = D / 64;
     static constexpr int X_PANEL = ROWS * 128, X_TILE = PANELS * X_PANEL; /* bytes */
     static constexpr int Y_PANEL = GRADIENT_PLACES * 128, Y_TILE = PANELS * Y_PANEL;
     using known = gradient_step_known<ROWS, OVER_KEYS, MODIFIED>;
     static constexpr int STAGE = 2 * Y_TILE + (int)sizeof(known);
+    static constexpr int SENT_BYTES = WIDE ? 64 * GRADIENT_PLACES * 4 : 0;
     /* CTAs of a multiprocessor, the bytes that each can have, and stages that fit. */
-    static constexpr int RESIDENT = GRADIENT_SM90_RESIDENT(ROWS);
+    static constexpr int RESIDENT = GRADIENT_SM90_RESIDENT(D, ROWS);
     static constexpr int ROOM = 228 * 1024 / RESIDENT - 1024,
-                         FIT = (ROOM - 2 * X_TILE - 512) / STAGE;
+                         FIT = (ROOM - 2 * X_TILE - SENT_BYTES - 512) / STAGE;
     static constexpr int STAGES = FIT < GRADIENT_STAGES_MOST ? FIT : GRADIENT_STAGES_MOST;
-    static constexpr int X = 0, Y = 2 * X_TILE, KNOWN_AT = Y + STAGES * 2 * Y_TILE;
+    static constexpr int X = 0, Y = 2 * X_TILE, SENT = Y + STAGES * 2 * Y_TILE;
+    static constexpr int KNOWN_AT = SENT + SENT_BYTES;
     static constexpr int ITEMS = KNOWN_AT + STAGES * (int)sizeof(known);
     static constexpr int BARRIERS = ITEMS + 2 * (int)sizeof(struct granule_item);
     static constexpr int Y_FULL = BARRIERS, Y_EMPTY = Y_FULL + 8 * STAGES;

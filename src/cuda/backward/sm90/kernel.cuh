@@ -2,10 +2,9 @@
 #ifndef TESSERA_CUDA_GRADIENT_SM90_KERNEL_CUH
 #define TESSERA_CUDA_GRADIENT_SM90_KERNEL_CUH
 
-#include "backward/sm90/keys.cuh"
 #include "backward/sm90/producer.cuh"
-#include "backward/sm90/rows.cuh"
 #include "backward/sm90/spilled.cuh"
+#include "backward/sm90/wide.cuh"
 #include "work/early.cuh"
 #include "work/launch.cuh"
 
@@ -28,12 +27,17 @@ static __global__ void __launch_bounds__(shape::THREADS, shape::RESIDENT)
     const int warp = sm90_uniform((int)threadIdx.x / 32 % 4);
     if (role > 0) {
         registers_claim<shape::CONSUMER_REGISTERS>();
-        struct gradient_consumer at = {memory, shared, shape::CONSUMERS > 1 ? role - 1 : 0, warp,
-                                       0};
-        if constexpr (shape::OVER_KEYS)
+        struct gradient_consumer at = {memory, shared, shape::ROWS > 64 ? role - 1 : 0, warp, 0};
+        if constexpr (shape::WIDE) {
+            if (role == 1)
+                gradient_consume_wide<shape, 0>(at, p);
+            else
+                gradient_consume_wide<shape, 1>(at, p);
+        } else if constexpr (shape::OVER_KEYS) {
             gradient_consume_keys<shape>(at, p);
-        else
+        } else {
             gradient_consume_rows<shape>(at, p);
+        }
     } else {
         registers_release<shape::PRODUCER_REGISTERS>();
         const int64_t begin = __ldg(p.image.worker_ptr + blockIdx.x);
@@ -67,8 +71,8 @@ static bool gradient_maps_make(CUtensorMap (&maps)[2], const struct gradient_par
 }
 
 /* Whether passes may be joint (spilled.cuh): f16 has dS in powers of two of its own. */
-template <class T, bool OVER_KEYS> static constexpr bool gradient_spills(void) {
-    return OVER_KEYS && std::is_same<T, __nv_bfloat16>::value;
+template <class T, int D, bool OVER_KEYS> static constexpr bool gradient_spills(void) {
+    return OVER_KEYS && D <= 128 && std::is_same<T, __nv_bfloat16>::value;
 }
 
 /* Launches of a joint pass: one more than there are chunks. */
@@ -78,6 +82,8 @@ static cudaError_t gradient_spilled_launch(const struct gradient_params *p,
     using shape = gradient_sm90_shape<T, D, ROWS, true, false, true>;
     void (*kernel)(const struct gradient_params, const struct gradient_params,
                    const struct gradient_spilled_maps, int32_t) = gradient_spilled<shape>;
+    static_assert(shape::BYTES <= gradient_sm90_shape<T, D, ROWS, true, true>::BYTES,
+                  "the table's");
     struct gradient_params rows = *p;
     struct gradient_spilled_maps all = {maps, {}, false};
     const int64_t size[4] = {p->batch, p->heads_kv, p->n_kv, p->d[0]};
@@ -107,7 +113,7 @@ static cudaError_t gradient_sm90_launch_tiles(const struct gradient_params *p,
         gradient_maps_make<T>(maps.y, p, p->y, heads[!OVER_KEYS], n[!OVER_KEYS], GRADIENT_PLACES);
     void *arguments[] = {(void *)p, &maps};
     cudaError_t code = launch_shared<shape::BYTES>((const void *)kernel);
-    if constexpr (gradient_spills<T, OVER_KEYS>() && !MODIFIED)
+    if constexpr (gradient_spills<T, D, OVER_KEYS>() && !MODIFIED)
         if (p->spill.units)
             return gradient_spilled_launch<T, D, ROWS>(p, maps, stream);
     return code ? code
@@ -115,17 +121,22 @@ static cudaError_t gradient_sm90_launch_tiles(const struct gradient_params *p,
                                shape::BYTES, arguments, stream);
 }
 
+/* Whether kernels compute score modifiers (families.c). */
+static constexpr bool gradient_sm90_modified(int d) {
+    return d <= 128;
+}
+
 /* Bytes of shared memory of a CTA: with modifiers, which take more. */
 template <class T, int D, int ROWS, bool OVER_KEYS>
 static constexpr int gradient_sm90_shared(void) {
-    return gradient_sm90_shape<T, D, ROWS, OVER_KEYS, true>::BYTES;
+    return gradient_sm90_shape<T, D, ROWS, OVER_KEYS, gradient_sm90_modified(D)>::BYTES;
 }
 
 template <class T, int D, int ROWS, bool OVER_KEYS>
 static cudaError_t gradient_sm90_launch(const struct gradient_params *p, cudaStream_t stream) {
-    const bool modified = p->modify.each || p->modify.sink;
-    cudaError_t code = modified
-                           ? gradient_sm90_launch_tiles<T, D, ROWS, OVER_KEYS, true>(p, stream)
+    constexpr bool CAN = gradient_sm90_modified(D);
+    cudaError_t code = CAN && (p->modify.each || p->modify.sink)
+                           ? gradient_sm90_launch_tiles<T, D, ROWS, OVER_KEYS, CAN>(p, stream)
                            : gradient_sm90_launch_tiles<T, D, ROWS, OVER_KEYS, false>(p, stream);
     if (!code && !OVER_KEYS)
         code = gradient_slopes_launch(p, stream);

@@ -96,6 +96,8 @@ DEVICE void gradient_produce_units(uint32_t shared, const struct gradient_params
                                    const struct gradient_spilled_maps &maps,
                                    const struct gradient_pieces &all) {
     using T = typename shape::T;
+    asm volatile("fence.proxy.async.global;" ::
+                     : "memory"); /* units were written by ordinary stores */
     gradient_each_spilled(
         p, all, [&](const struct granule_item &item, const struct spill_step &s, uint32_t step) {
             const uint32_t full = ring_barrier<shape::STAGES>(shared + shape::Y_FULL, step);

@@ -9,17 +9,17 @@
  *
  *   S [64, SPAN KEYS] = Q [64, D] K [SPAN KEYS, D]^T         both from shared memory
  *   P [64, KEYS]      = exp2(scale S - row max)              online softmax, in registers
- *   O [64, DV / 2]   += P [64, P_KEYS] V [P_KEYS, DV / 2]    P from registers
+ *   O [64, DV / 2]   += P [64, KEYS] V [KEYS, DV / 2]        P from registers
  *
  * One warpgroup has all scores, so neither sums nor maxima are exchanged, and none is computed twice. P
- * goes through shared memory, P_KEYS keys at a time, with what O is rescaled by. V_IN_K: v is the first dims of k,
+ * goes through shared memory, a step at a time, with what O is rescaled by. V_IN_K: v is the first dims of k,
  * and one panel serves both products. Tiles are panels of 64 columns:
  *
  *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
- *   | P [64][64 bytes] | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
+ *   | P | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
  *
- * Scales of K multiply sums over 128 dims of S. P is then handed on in f32. For each 128 dims the warpgroups of
- * O multiply it by the scales of values, and round it.
+ * Scales of K multiply sums over 128 dims of S. P is then handed on unrounded, in 24 bits: for each 128 dims the
+ * warpgroups of O multiply it by the scales of values, and round it.
  *
  *   barrier              completed by               phase ends when         waited for by
  *   k_full, v_full       warps of the producer      rows are there          warpgroup 1; 2, 3
@@ -48,9 +48,10 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static constexpr bool V_IN_K = SHARED, STORED = EIGHT_BIT;
     static constexpr int STAGES = SHARED ? 4 : 2; /* steps */
     static constexpr int SPAN = SHARED ? 2 : 1;
-    static constexpr int TILES = KEYS / 8;     /* groups of 8 keys in a warp's scores */
-    static constexpr int DIMS_O = DV / 2;      /* dims of a warpgroup */
-    static constexpr int ROWS_WARP = KEYS / 4; /* rows that a producer warp gathers */
+    static constexpr int S_STEPS = EIGHT_BIT ? 1 : SPAN; /* S of so many at once */
+    static constexpr int TILES = KEYS / 8;               /* groups of 8 keys in a warp's scores */
+    static constexpr int DIMS_O = DV / 2;                /* dims of a warpgroup */
+    static constexpr int ROWS_WARP = KEYS / 4;           /* rows that a producer warp gathers */
     static constexpr int FILLERS =
         128 + 4; /* arrivals at a stage: threads by their copies, and warps */
     static constexpr int PANEL = SPAN * KEYS * 128, Q_PANEL = M * 128; /* bytes */
@@ -58,10 +59,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static constexpr int V = SHARED ? 0 : K_PANELS * PANEL;                    /* in SPAN steps */
     static constexpr int STEPS = (K_PANELS + (SHARED ? 0 : V_PANELS)) * PANEL; /* bytes of SPAN */
     static constexpr int Q = STAGES / SPAN * STEPS, P = Q + K_PANELS * Q_PANEL;
-    static constexpr int P_KEYS = STORED ? 16 : KEYS; /* keys of P at a time, in f32 or rounded */
-    static constexpr int P_SLICES = KEYS / P_KEYS;    /* slices of P in a step */
-    static constexpr int P_ROW = 64;                  /* bytes */
-    static_assert(P_KEYS * (STORED ? 4 : 2) == P_ROW, "rows of P");
+    static constexpr int P_ROW = KEYS * (STORED ? 3 : 2); /* bytes */
     static constexpr int FACTORS = P + M * P_ROW, MOVED = FACTORS + M * (int)sizeof(float);
     static constexpr int SUMS = MOVED + 4 * (int)sizeof(int32_t);
     static constexpr int KEPT_WARP = 4 * TILES; /* words: 8 keys by 16 rows take four */
@@ -79,7 +77,7 @@ template <class TYPE, int DIMS, int DIMS_V, bool SHARED, bool EIGHT_BIT> struct 
     static constexpr int P_EMPTY = P_FULL + 8;
     static constexpr int BYTES = P_EMPTY + 8;
     /* Registers of a thread. */
-    static constexpr int PRODUCER = 64, SCORES = 112, OUTPUTS = 168;
+    static constexpr int PRODUCER = 64, SCORES = STORED ? 96 : 112, OUTPUTS = STORED ? 176 : 168;
     static_assert(PRODUCER + SCORES + 2 * OUTPUTS <= 512, "what a multiprocessor has");
     static_assert(BYTES <= 227 * 1024, "what a CTA of Hopper can have");
     static_assert(BARRIERS % 8 == 0 && PLACES % 16 == 0 && SCALES % 16 == 0 && P % 1024 == 0,
@@ -115,9 +113,14 @@ template <class shape> DEVICE int decode_sm90_scales_at(uint32_t step) {
     return shape::SCALES + (int)(step % shape::STAGES) * shape::KEYS * shape::SCALES_KEY * 4;
 }
 
-/* Place of 16 bytes of P, of 64 in a row. */
+/* Place of 16 bytes of P, rounded: of 64 in a row. */
 template <class shape> DEVICE uint32_t decode_sm90_p_at(int row, int piece) {
     return shape::P + swizzle_row<shape::P_ROW>(row) + swizzle_piece(row, piece);
+}
+
+/* Place of 16 bytes of P of 24 bits, three of a lane: the lane of O's warps that has the same rows and keys reads them. */
+template <class shape> DEVICE uint32_t decode_sm90_p_of_lane(int piece) {
+    return shape::P + 16 * (uint32_t)((3 * decode_group<shape>() + piece) * 32 + warp_lane_here());
 }
 
 /* Arrives for a warp, after what its lanes did. */

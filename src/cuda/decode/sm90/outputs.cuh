@@ -4,42 +4,52 @@
 
 #include "decode/sm90/config.cuh"
 
-/* A fragments of P [16, P_KEYS] of this warp's rows, 16 keys each. STORED: times the scales of values, for each half of
+/* A fragments of P [16, KEYS] of this warp's rows, 16 keys each. STORED: times the scales of values, for each half of
  * the warpgroup's dims. */
-template <class shape> struct decode_sm90_p {
-    uint32_t a[shape::STORED ? 2 : 1][shape::P_KEYS / 4];
-};
+template <class shape> struct decode_sm90_p { uint32_t a[shape::STORED ? 2 : 1][shape::KEYS / 4]; };
 
 template <class shape>
 DEVICE void decode_sm90_load_p(struct decode_sm90_p<shape> &p, uint32_t shared) {
     const int lane = warp_lane(), row = 16 * decode_group<shape>() + lane % 16;
 #pragma unroll
-    for (int i = 0; i < shape::P_KEYS / 16; i++)
+    for (int i = 0; i < shape::KEYS / 16; i++)
         ldmatrix(reinterpret_cast<uint32_t(&)[4]>(p.a[0][4 * i]),
                  shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16));
 }
 
-/* scales: of the 16 keys, n groups; n = 0: none. */
+/* Four weights of three words (decode_sm90_store_p). */
+DEVICE void decode_sm90_unpack_p(float (&x)[4], uint32_t a, uint32_t b, uint32_t c) {
+    x[0] = __uint_as_float(a & ~0xffu);
+    x[1] = __uint_as_float(b & ~0xffu);
+    x[2] = __uint_as_float(c & ~0xffu);
+    x[3] = __uint_as_float(__byte_perm(__byte_perm(a, b, 0x0400), c, 0x4210) & ~0xffu);
+}
+
+/* P of 24 bits, times scales of the step's keys: n groups; n = 0: none. */
 template <class shape>
 DEVICE void decode_sm90_load_weights(struct decode_sm90_p<shape> &p, uint32_t shared,
                                      uint32_t scales, int32_t n) {
-    const int lane = warp_lane_here(), row = 16 * decode_group<shape>() + lane / 4;
     const auto load = [](uint32_t at) { return __uint_as_float(shared_load_4(at)); };
+    uint32_t words[3 * shape::TILES];
+    scales += 8 * (uint32_t)(warp_lane_here() % 4); /* of keys 2t, 2t + 1 of each eight */
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int group = min(2 * decode_column<shape>() + half, n - 1);
+    for (int j = 0; j < shape::TILES; j++) {
+        float x[4];
+        if (j < 3) {
+            const uint4 next = shared_load_16(shared + decode_sm90_p_of_lane<shape>(j));
+            words[4 * j] = next.x, words[4 * j + 1] = next.y;
+            words[4 * j + 2] = next.z, words[4 * j + 3] = next.w;
+        }
+        decode_sm90_unpack_p(x, words[3 * j], words[3 * j + 1], words[3 * j + 2]);
 #pragma unroll
-        for (int j = 0; j < 2; j++) { /* keys 2t, 2t + 1, of the first eight and the next */
-            const uint32_t by = scales + 4 * (uint32_t)(group * shape::KEYS + j * 8 + lane % 4 * 2);
-            const float by_row[2] = {n ? load(by) : 1, n ? load(by + 4) : 1};
+        for (int half = 0; half < 2; half++) {
+            const int group = min(2 * decode_column<shape>() + half, n - 1);
+            const uint32_t at = scales + 4 * (uint32_t)(group * shape::KEYS + j * 8);
+            const float by[2] = {n ? load(at) : 1, n ? load(at + 4) : 1};
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t at = shared +
-                                    decode_sm90_p_at<shape>(row + 8 * r, 2 * j + lane % 4 / 2) +
-                                    (uint32_t)(lane % 2 * 8);
+            for (int r = 0; r < 2; r++)
                 p.a[shape::STORED ? half : 0][2 * j + r] =
-                    mma_pack(load(at) * by_row[0], load(at + 4) * by_row[1], typename shape::T());
-            }
+                    mma_pack(x[2 * r] * by[0], x[2 * r + 1] * by[1], typename shape::T());
         }
     }
 }
@@ -57,7 +67,7 @@ DEVICE void decode_sm90_pv(float (&o)[shape::DIMS_O / 2], struct decode_sm90_p<s
     wgmma_fence_operand(p.a[(int)shape::STORED]);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < shape::P_KEYS / 16; j++)
+    for (int j = 0; j < shape::KEYS / 16; j++)
 #pragma unroll
         for (int half = 0; half < 2; half++) /* N = 256: the assembler wants it in fewer threads */
             wgmma_rs(reinterpret_cast<float(&)[N]>(o[half * N]),
@@ -90,27 +100,22 @@ DEVICE void decode_sm90_add(float (&o)[shape::DIMS_O / 2], uint32_t shared,
 #pragma unroll 1
     for (; step != end; step++) {
         const uint32_t v = shared + decode_sm90_rows<shape>(step) + shape::V;
-#pragma unroll
-        for (int i = 0; i < shape::P_SLICES; i++) {
-            struct decode_sm90_p<shape> probs;
-            barrier_wait(shared + shape::P_FULL, (shape::P_SLICES * step + i) & 1);
-            if (i == 0)
-                barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step),
-                             ring_parity<shape::STAGES>(step));
-            if (shape::STORED)
-                decode_sm90_load_weights<shape>(
-                    probs, shared,
-                    shared + (uint32_t)(decode_sm90_scales_at<shape>(step) + i * shape::P_KEYS * 4),
-                    p.v_late ? 0 : p.v.scales);
-            else
-                decode_sm90_load_p<shape>(probs, shared);
-            if (i == 0 && step != first)
-                decode_sm90_follow<shape>(o, shared);
-            if (i + 1 < shape::P_SLICES || step + 1 != end)
-                decode_sm90_arrive(shared + shape::P_EMPTY);
-            proxy_fence(); /* rows are written by threads */
-            decode_sm90_pv<shape>(o, probs, v + i * shape::P_KEYS * 128, step == first && i == 0);
-        }
+        struct decode_sm90_p<shape> probs;
+        barrier_wait(shared + shape::P_FULL, step & 1);
+        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step),
+                     ring_parity<shape::STAGES>(step));
+        if (shape::STORED)
+            decode_sm90_load_weights<shape>(probs, shared,
+                                            shared + (uint32_t)decode_sm90_scales_at<shape>(step),
+                                            p.v_late ? 0 : p.v.scales);
+        else
+            decode_sm90_load_p<shape>(probs, shared);
+        if (step != first)
+            decode_sm90_follow<shape>(o, shared);
+        if (step + 1 != end)
+            decode_sm90_arrive(shared + shape::P_EMPTY);
+        proxy_fence(); /* rows are written by threads */
+        decode_sm90_pv<shape>(o, probs, v, step == first);
         decode_sm90_arrive(ring_barrier<shape::STAGES>(shared + shape::V_EMPTY, step));
     }
 }

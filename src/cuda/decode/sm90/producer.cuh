@@ -66,7 +66,7 @@ DEVICE void decode_sm90_hand_places(char *memory, uint32_t stage, const struct d
 }
 
 /* The rows of an item; `step` counts those of all items. A warp looks up its places of BATCH steps at a
- * time, a lane each, while the rows of the BATCH before are copied. Rows of 8 bits land a step later. */
+ * time, a lane each, while the rows of the BATCH before are copied. Codes of 8 bits are loaded a step ahead. */
 template <class shape>
 DEVICE void decode_sm90_produce(char *memory, uint32_t shared, const struct decode_params &p,
                                 const struct work_item &w, uint32_t &step) {
@@ -78,41 +78,40 @@ DEVICE void decode_sm90_produce(char *memory, uint32_t shared, const struct deco
     const int32_t steps = decode_sm90_steps<shape>(item);
     uint32_t at = item.begin + threadIdx.x % 32 / shape::ROWS_WARP * shape::KEYS +
                   threadIdx.x / 32 * shape::ROWS_WARP + threadIdx.x % shape::ROWS_WARP;
-    struct decode_place place, next = decode_find(p, item, list, at);
+    struct decode_place place = decode_find(p, item, list, at), next = place;
+    struct decode_sm90_codes<shape> codes;
+    if (shape::STORED)
+        decode_sm90_load_codes<shape>(codes, p, item, place.row, 0);
 #pragma unroll 1
     for (int32_t i = 0; i < steps; i++, step++) {
         const uint32_t stage = step % shape::STAGES, parity = ring_parity<shape::STAGES>(step) ^ 1;
         const uint32_t to = shared + decode_sm90_rows<shape>(step);
-        const int from = i % BATCH * shape::ROWS_WARP;
-        if (from == 0) {
-            place = next;
-            at += BATCH * shape::KEYS;
-            next = decode_find(p, item, list, at);
-        }
+        const int from = i % BATCH * shape::ROWS_WARP, then = (from + shape::ROWS_WARP) % 32;
         barrier_wait(ring_barrier<shape::STAGES>(shared + shape::K_EMPTY, step), parity);
         decode_sm90_hand_places<shape>(memory, stage, place, from, p.words != NULL);
         if (shape::STORED) {
             const uint32_t scales = shared + (uint32_t)decode_sm90_scales_at<shape>(step);
-            decode_sm90_copy_fp8<shape>(to, scales, p, item, place, from);
-            cp_async_commit();
-            cp_async_wait<1>();
-            if (i > 0)
-                decode_sm90_land<shape>(shared, p, step - 1);
-            continue;
+            decode_sm90_copy_beside<shape>(to, scales, p, item, place, from);
+            decode_sm90_widen<shape>(to, p, codes);
+        } else {
+            decode_sm90_copy<shape, shape::K_PANELS>(to, k, filled_head_rows_here(p.k.rest, item),
+                                                     p.k, p.shift, place.row, from);
         }
-        decode_sm90_copy<shape, shape::K_PANELS>(to, k, filled_head_rows_here(p.k.rest, item), p.k,
-                                                 p.shift, place.row, from);
         decode_sm90_commit(ring_barrier<shape::STAGES>(shared + shape::K_FULL, step));
-        if (shape::V_IN_K)
-            continue;
-        barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_EMPTY, step), parity);
-        decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, v, p.v, p.shift, place.row,
-                                                 from);
-        decode_sm90_commit(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step));
-    }
-    if (shape::STORED) {
-        cp_async_wait<0>();
-        decode_sm90_land<shape>(shared, p, step - 1);
+        if (!shape::V_IN_K) {
+            barrier_wait(ring_barrier<shape::STAGES>(shared + shape::V_EMPTY, step), parity);
+            decode_sm90_copy<shape, shape::V_PANELS>(to + shape::V, v, v, p.v, p.shift, place.row,
+                                                     from);
+            decode_sm90_commit(ring_barrier<shape::STAGES>(shared + shape::V_FULL, step));
+        }
+        if (from == 0) {
+            at += BATCH * shape::KEYS;
+            next = decode_find(p, item, list, at);
+        }
+        if (then == 0)
+            place = next;
+        if (shape::STORED)
+            decode_sm90_load_codes<shape>(codes, p, item, place.row, then);
     }
 }
 

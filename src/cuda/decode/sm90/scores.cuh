@@ -42,9 +42,9 @@ DEVICE void decode_sm90_copy_q(uint32_t to, const struct decode_params &p,
     proxy_fence();
 }
 
-/* S [64, N] (+)= Q [64, 64 PANELS] K [N, 64 PANELS]^T of SPAN steps, from these panels on. */
-template <class shape, int PANELS>
-DEVICE void decode_sm90_qk(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k) {
+/* Begins S [64, 2 N] = Q [64, 64 PANELS] K [2 N, 64 PANELS]^T, from these panels on. */
+template <class shape, int PANELS, int N>
+DEVICE void decode_sm90_begin_qk(float (&s)[N], uint32_t q, uint32_t k) {
     /* Found anew in each step: else registers would keep the descriptors of all WGMMAs. */
     const uint64_t of_q = wgmma_k_major((uint32_t)sm90_uniform((int)q));
     const uint64_t of_k = wgmma_k_major((uint32_t)sm90_uniform((int)k));
@@ -57,61 +57,77 @@ DEVICE void decode_sm90_qk(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q
         wgmma_ss(s, of_q + on_q, of_k + on_k, i != 0, typename shape::T());
     }
     wgmma_commit();
-    wgmma_wait<0>();
+}
+
+/* Ends all S begun but the last PENDING; this one is then complete. */
+template <int PENDING, int N> DEVICE void decode_sm90_end_qk(float (&s)[N]) {
+    wgmma_wait<PENDING>();
     wgmma_fence_operand(s);
 }
 
-/* Scores of keys with scales, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have none. */
+/* Adds sums of a step's keys, times the scales of their dims where there are some. */
 template <class shape>
-DEVICE void decode_sm90_qk_scaled(float (&s)[shape::SPAN * shape::KEYS / 2], uint32_t q, uint32_t k,
-                                  const float *scales, const struct decode_stored &stored) {
-    constexpr int N = shape::SPAN * shape::KEYS / 2, PANELS = DECODE_SCALE_DIMS / 64;
-    constexpr int GROUPS = shape::K_PANELS / PANELS;
-    scales += warp_lane() % 4 * 2;
-    float part[N];
+DEVICE void decode_sm90_add_scaled(float *s, const float (&part)[shape::KEYS / 2],
+                                   const float *scales) {
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        s[i] = 0;
-#pragma unroll 1
-    for (int g = 0; g <= GROUPS; g++, q += PANELS * shape::Q_PANEL, k += PANELS * shape::PANEL) {
-        if (g < GROUPS)
-            decode_sm90_qk<shape, PANELS>(part, q, k);
-        else
-            decode_sm90_qk<shape, shape::K_PANELS % PANELS>(part, q, k);
-        const float *const at = scales + min(g, stored.scales - 1) * shape::KEYS;
+    for (int j = 0; j < shape::TILES; j++) {
+        float2 by = {1, 1};
+        if (scales)
+            by = *reinterpret_cast<const float2 *>(scales + 8 * j);
 #pragma unroll
-        for (int j = 0; j < N / 4; j++) {
-            float2 by = {1, 1};
-            if (g < stored.scaled) /* 8 keys of a step: [SCALES_KEY][KEYS] */
-                by = *reinterpret_cast<const float2 *>(
-                    at + 8 * j / shape::KEYS * (shape::SCALES_KEY * shape::KEYS) +
-                    8 * j % shape::KEYS);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                s[4 * j + e] = fmaf(part[4 * j + e], e % 2 ? by.y : by.x, s[4 * j + e]);
-        }
+        for (int e = 0; e < 4; e++)
+            s[4 * j + e] = fmaf(part[4 * j + e], e % 2 ? by.y : by.x, s[4 * j + e]);
     }
 }
 
-/* P of P_KEYS keys, rounded, or in f32. */
+/* Scores of keys with `n` scales each, which multiply sums over DECODE_SCALE_DIMS dims; dims of the second view have
+ * none. Of two such sums one is scaled while the tensor cores have the other. */
 template <class shape>
-DEVICE void decode_sm90_store_p(char *memory, uint32_t shared,
-                                const float (&s)[shape::P_KEYS / 2]) {
-    const int lane = warp_lane(), warp = (int)threadIdx.x / 32 % 4;
-    if (shape::STORED) {
-        const int row = 16 * warp + lane / 4;
+DEVICE void decode_sm90_qk_scaled(float (&s)[shape::KEYS / 2], uint32_t q, uint32_t k,
+                                  const float *scales, int n) {
+    constexpr int PANELS = DECODE_SCALE_DIMS / 64;
+    constexpr uint32_t Q_NEXT = PANELS * shape::Q_PANEL, K_NEXT = PANELS * shape::PANEL;
+    float part[2][shape::KEYS / 2];
+    scales += warp_lane() % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < shape::P_KEYS / 2; i += 2)
-            *reinterpret_cast<float2 *>(
-                memory + decode_sm90_p_at<shape>(row + i / 2 % 2 * 8, i / 4 * 2 + lane % 4 / 2) +
-                lane % 2 * 8) = {s[i], s[i + 1]};
+    for (int i = 0; i < shape::KEYS / 2; i++)
+        s[i] = 0;
+#pragma unroll 1
+    for (int g = 0; g < shape::V_PANELS / PANELS; g += 2, q += 2 * Q_NEXT, k += 2 * K_NEXT) {
+        decode_sm90_begin_qk<shape, PANELS>(part[0], q, k);
+        decode_sm90_begin_qk<shape, PANELS>(part[1], q + Q_NEXT, k + K_NEXT);
+        decode_sm90_end_qk<1>(part[0]);
+        decode_sm90_add_scaled<shape>(s, part[0], scales + min(g, n - 1) * shape::KEYS);
+        decode_sm90_end_qk<0>(part[1]);
+        decode_sm90_add_scaled<shape>(s, part[1], scales + min(g + 1, n - 1) * shape::KEYS);
+    }
+    decode_sm90_begin_qk<shape, shape::K_PANELS % PANELS>(part[0], q, k);
+    decode_sm90_end_qk<0>(part[0]);
+    decode_sm90_add_scaled<shape>(s, part[0], NULL);
+}
+
+/* P of a step, rounded; or in 24 bits: of four words, the last goes into what the others have no place for. */
+template <class shape>
+DEVICE void decode_sm90_store_p(uint32_t shared, const float (&s)[shape::KEYS / 2]) {
+    if (shape::STORED) {
+        uint32_t words[3 * shape::TILES];
+#pragma unroll
+        for (int j = 0; j < shape::TILES; j++)
+#pragma unroll
+            for (int i = 0; i < 3; i++)
+                words[3 * j + i] = __byte_perm(__float_as_uint(s[4 * j + i]),
+                                               __float_as_uint(s[4 * j + 3]), 0x3215 + (uint32_t)i);
+#pragma unroll
+        for (int i = 0; i < 3; i++)
+            shared_store_16(shared + decode_sm90_p_of_lane<shape>(i),
+                            {words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]});
         return;
     }
-    const int row = 16 * warp + lane % 16;
-    uint32_t probs[shape::P_KEYS / 4];
-    sm90_round<typename shape::T, shape::P_KEYS / 2>(probs, s);
+    const int lane = warp_lane(), row = 16 * decode_group<shape>() + lane % 16;
+    uint32_t probs[shape::KEYS / 4];
+    sm90_round<typename shape::T, shape::KEYS / 2>(probs, s);
 #pragma unroll
-    for (int i = 0; i < shape::P_KEYS / 16; i++)
+    for (int i = 0; i < shape::KEYS / 16; i++)
         stmatrix(shared + decode_sm90_p_at<shape>(row, 2 * i + lane / 16),
                  reinterpret_cast<const uint32_t(&)[4]>(probs[4 * i]));
 }
@@ -148,22 +164,25 @@ struct decode_sm90_scoring {
     float scale;
 };
 
-/* S of SPAN steps, whose keys are waited for. */
+/* S of S_STEPS steps, whose keys are waited for. */
 template <class shape>
-DEVICE void decode_sm90_multiply(float (&s)[shape::SPAN * shape::KEYS / 2], const char *memory,
+DEVICE void decode_sm90_multiply(float (&s)[shape::S_STEPS * shape::KEYS / 2], const char *memory,
                                  uint32_t shared, const struct decode_params &p, uint32_t step) {
     const uint32_t q = shared + shape::Q, k = shared + decode_sm90_rows<shape>(step);
 #pragma unroll
-    for (int i = 0; i < shape::SPAN; i++)
+    for (int i = 0; i < shape::S_STEPS; i++)
         barrier_wait(ring_barrier<shape::STAGES>(shared + shape::K_FULL, step + i),
                      ring_parity<shape::STAGES>(step + i));
     proxy_fence(); /* rows are written by threads */
     if (shape::STORED && p.k.scales)
         decode_sm90_qk_scaled<shape>(
-            s, q, k, reinterpret_cast<const float *>(memory + decode_sm90_scales_at<shape>(step)),
-            p.k);
-    else
-        decode_sm90_qk<shape, shape::K_PANELS>(s, q, k);
+            reinterpret_cast<float(&)[shape::KEYS / 2]>(s), q, k,
+            reinterpret_cast<const float *>(memory + decode_sm90_scales_at<shape>(step)),
+            p.k.scales);
+    else {
+        decode_sm90_begin_qk<shape, shape::K_PANELS>(s, q, k);
+        decode_sm90_end_qk<0>(s);
+    }
 }
 
 /* From S of a step to P, handed on. */
@@ -171,7 +190,6 @@ template <class shape, bool MODIFIED>
 DEVICE void decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_t shared,
                               const struct decode_params &p, struct decode_sm90_scoring &by,
                               uint32_t step, bool last) {
-    constexpr int FLOATS = shape::P_KEYS / 2; /* floats of a thread in a slice */
     const uint32_t stage = step % shape::STAGES;
     const struct decode_place *const places =
         reinterpret_cast<struct decode_place *>(memory + shape::PLACES) + stage * shape::KEYS;
@@ -196,17 +214,12 @@ DEVICE void decode_sm90_weigh(float (&s)[shape::KEYS / 2], char *memory, uint32_
         sm90_softmax<typename shape::T, shape::KEYS / 2>(s, by.state, factor, by.scale);
     if (MODIFIED)
         decode_drop(reinterpret_cast<float(&)[1][DECODE_GROUPS][4]>(tiles), p, kept);
-#pragma unroll
-    for (int i = 0; i < shape::P_SLICES; i++) {
-        barrier_wait(shared + shape::P_EMPTY, ((shape::P_SLICES * step + i) & 1) ^ 1);
-        decode_sm90_store_p<shape>(memory, shared,
-                                   reinterpret_cast<float(&)[FLOATS]>(s[FLOATS * i]));
-        if (i == 0)
-            decode_sm90_hand_factors<shape>(memory, moved, factor);
-        if (last && i + 1 == shape::P_SLICES)
-            decode_sm90_hand_sums<shape>(memory, by.state);
-        decode_sm90_arrive(shared + shape::P_FULL);
-    }
+    barrier_wait(shared + shape::P_EMPTY, (step & 1) ^ 1);
+    decode_sm90_store_p<shape>(shared, s);
+    decode_sm90_hand_factors<shape>(memory, moved, factor);
+    if (last)
+        decode_sm90_hand_sums<shape>(memory, by.state);
+    decode_sm90_arrive(shared + shape::P_FULL);
 }
 
 /* The scores of an item; `step` counts steps of all items. */
@@ -225,10 +238,10 @@ DEVICE void decode_sm90_score(char *memory, uint32_t shared, const struct decode
     const uint32_t end = step + (uint32_t)decode_sm90_steps<shape>(by.item);
 #pragma unroll 1
     while (step != end) {
-        float s[shape::SPAN * N];
+        float s[shape::S_STEPS * N];
         decode_sm90_multiply<shape>(s, memory, shared, p, step);
 #pragma unroll
-        for (int i = 0; i < shape::SPAN; i++, step++)
+        for (int i = 0; i < shape::S_STEPS; i++, step++)
             decode_sm90_weigh<shape, MODIFIED>(reinterpret_cast<float(&)[N]>(s[N * i]), memory,
                                                shared, p, by, step, step + 1 == end);
     }

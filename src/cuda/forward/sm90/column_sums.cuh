@@ -90,6 +90,7 @@ template <class shape> DEVICE int32_t &sm90_sums_out(char *memory, uint32_t job,
 /* Tells, behind an item's last step, whether its rows are in range. */
 template <class shape>
 DEVICE void sm90_sums_judge(const struct sm90_state &state, const sm90_cursor &cursor) {
+    static_assert(!sm90_hands_o<shape, SM90_TMA>(), "o_full and the place of sums are free");
     const int warp = 4 * cursor.consumer + sm90_thread_here() / 32;
     bool out = false;
 #pragma unroll
