@@ -20,6 +20,7 @@
 #define COMBINE_SLICE (32 * COMBINE_DIMS)
 #define COMBINE_AHEAD 8    /* parts of a warp whose O is loaded before it is weighed */
 #define COMBINE_RESIDENT 4 /* CTAs of a multiprocessor whose warps deal parts */
+#define COMBINE_STAY 8     /* likewise at most, whose warps do not: lists may have no combine */
 #define COMBINE_BOUND (ARCHITECTURE_FITTED ? COMBINE_RESIDENT : 2)     /* or registers spill */
 #define COMBINE_CTA(ways) (32 * ((ways) > 1 ? (ways) : COMBINE_WARPS)) /* threads */
 
@@ -319,9 +320,12 @@ static cudaError_t combine_launch(const struct decode_params *p, cudaStream_t st
     const int rows = p->run.tile_rows * p->run.tile_heads, slices = combine_slices(p->run);
     const struct combine_item *const all = p->image.combines;
     const int64_t most = p->image.most_combines;
+    const int64_t stay =
+        (int64_t)COMBINE_STAY * COMBINE_WARPS * p->multiprocessors / ((int64_t)rows * slices);
     return most * rows * slices <= (int64_t)COMBINE_RESIDENT * p->multiprocessors
                ? combine_grid<T, COMBINE_WAYS, false>(p, all, most, rows, slices, stream)
-               : combine_grid<T, 1, false>(p, all, most, rows, slices, stream);
+               : combine_grid<T, 1, false>(p, all, fill_least(most, fill_most(1, stay)), rows,
+                                           slices, stream);
 }
 
 template <class params>
