@@ -123,11 +123,13 @@ DEVICE int gradient_step_keys(struct gradient_keys<shape> &w, const struct gradi
     if (shape::CONSUMERS > 1)
         named_barrier_arrive(GRADIENT_TURN + 1 - at.number, GRADIENT_TURNS);
     if constexpr (shape::MODIFIED) {
-        const uint32_t kept = gradient_drawn<shape>(p, gradient_lane_of<shape>(at, item));
+        const struct gradient_lane lane = gradient_lane_of<shape>(at, item);
+        const uint32_t kept = gradient_drawn<shape>(p, lane);
         const struct gradient_known none[2] = {};
         wgmma_wait<0>();
         wgmma_fence_operand(dp);
-        gradient_modify_step<shape>(s, dp, at, p, item, none, kept, is);
+        const uint32_t listed = is & GRADIENT_CUT ? gradient_listed<shape>(at) : ~0u;
+        gradient_modify_step<shape>(s, dp, at, p, lane, none, kept, listed, 0);
     } else {
         gradient_weigh_keys<shape>(s, known.base + column, p.score_scale);
         wgmma_wait<0>();

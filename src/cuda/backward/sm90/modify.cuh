@@ -87,142 +87,32 @@ DEVICE uint32_t gradient_drawn(const struct gradient_params &p, const struct gra
     return kept;
 }
 
-/* Facts of the queries of group j: of this lane's rows, or of the step's columns. */
-template <class shape>
-DEVICE void gradient_known_of_group(struct gradient_known (&two)[2],
-                                    const typename shape::known &known,
-                                    const struct gradient_known (&rows)[2], int j) {
-    const int column = 8 * j + warp_lane_here() % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        if constexpr (shape::OVER_KEYS)
-            two[i] = {known.base[column + i], known.delta[column + i], known.left[column + i], 0};
-        else
-            two[i] = rows[i];
-}
-
-/* Element by element, as below: slopes beside softcap, whose derivative theirs is taken before, and positions of keys
- * that do not follow one another. */
-template <class shape>
-DEVICE float gradient_modify_each(float (&s)[GRADIENT_SCORES], float (&dp)[GRADIENT_SCORES],
-                                  const typename shape::known &known,
-                                  const struct gradient_params &p, const struct gradient_lane &lane,
-                                  const struct gradient_known (&rows)[2], uint32_t kept,
-                                  uint32_t listed, uint32_t counted) {
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < GRADIENT_SCORES / 4; j++) {
-        struct gradient_known two[2];
-        gradient_known_of_group<shape>(two, known, rows, j);
-        sum += gradient_modify<shape::OVER_KEYS>(
-            reinterpret_cast<float(&)[4]>(s[4 * j]), reinterpret_cast<float(&)[4]>(dp[4 * j]), p,
-            lane.item, gradient_block_at<shape>(p, lane, j), two, kept >> 4 * j & 15,
-            listed >> 4 * j & 15, counted >> 4 * j & 15);
-    }
-    return sum;
-}
-
-/* Distances of rows `row` and + 8 from the step's columns 0 and on, in which they are consecutive numbers. */
-template <class shape>
-DEVICE void gradient_distances(float (&distance)[2], const struct gradient_params &p,
-                               const struct gradient_lane &lane) {
-    const struct gradient_block block = gradient_block_at<shape>(p, lane, 0);
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        distance[h] = modify_distance(p.modify, block.key[shape::OVER_KEYS ? h : 0],
-                                      block.query[shape::OVER_KEYS ? 0 : h]);
-}
-template <class shape> DEVICE float gradient_distance(const float (&distance)[2], int i) {
-    const float column = (float)(8 * (i / 4) + i % 2);
-    return distance[i / 2 % 2] + (shape::OVER_KEYS ? -column : column);
-}
-
-/* dP less delta, with what dropout and sinks leave of it. */
-template <class shape>
-DEVICE void gradient_modify_dp(float (&dp)[GRADIENT_SCORES], const typename shape::known &known,
-                               const struct modify_params &m,
-                               const struct gradient_known (&rows)[2], uint32_t kept) {
-#pragma unroll
-    for (int j = 0; j < GRADIENT_SCORES / 4; j++) {
-        struct gradient_known two[2];
-        gradient_known_of_group<shape>(two, known, rows, j);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const struct gradient_known &one = two[shape::OVER_KEYS ? e % 2 : e / 2];
-            const float left = kept >> (4 * j + e) & 1 ? one.left * m.kept : 0;
-            dp[4 * j + e] = fmaf(left, left != 0 ? dp[4 * j + e] : 0.0f, -one.delta);
-        }
-    }
-}
-
-/* Pairs of a step that are listed and, of those, which the slope's gradient counts: bit 4 j + e as above. */
-template <class shape>
-DEVICE uint32_t gradient_listed_of(const struct gradient_consumer &at, int is) {
-    return is & GRADIENT_CUT ? gradient_listed<shape>(at) : ~0u;
-}
-DEVICE uint32_t gradient_counted(const struct gradient_params &p,
-                                 const struct gradient_known (&rows)[2], uint32_t listed) {
-    return p.slopes ? listed & ((rows[0].base != INFINITY ? 0x33333333u : 0) |
-                                (rows[1].base != INFINITY ? 0xccccccccu : 0))
-                    : 0;
-}
-
-/* Scores to what dV gets, dP to dS, of a step whose flags are `is`. rows: facts of this lane's rows, where they are
- * queries: those past the tile are empty as well. kept: as above. Answers the sum of dS times distance over what is
- * counted (gradient_modify). One modifier after the other, so that each is a branch for all elements. */
+/* Scores to what dV gets, dP to dS. known: of this lane's rows, where they are queries. listed, counted: bit 4 j + e as
+ * above. Answers the sum of dS times distance over what is counted (gradient_modify). */
 template <class shape>
 DEVICE float gradient_modify_step(float (&s)[GRADIENT_SCORES], float (&dp)[GRADIENT_SCORES],
                                   const struct gradient_consumer &at,
-                                  const struct gradient_params &p, const struct granule_item &item,
-                                  const struct gradient_known (&rows)[2], uint32_t kept, int is) {
+                                  const struct gradient_params &p, const struct gradient_lane &lane,
+                                  const struct gradient_known (&rows)[2], uint32_t kept,
+                                  uint32_t listed, uint32_t counted) {
     const typename shape::known &known = gradient_known_of<shape>(at.memory, at.step);
-    const struct modify_params &m = p.modify;
-    if (!shape::OVER_KEYS && (m.cap != 0 ? p.slopes != NULL : m.key_positions != NULL)) {
-        const uint32_t listed = gradient_listed_of<shape>(at, is);
-        return gradient_modify_each<shape>(s, dp, known, p, gradient_lane_of<shape>(at, item), rows,
-                                           kept, listed, gradient_counted(p, rows, listed));
-    }
-    float distance[2] = {}, sum = 0;
-    gradient_modify_dp<shape>(dp, known, m, rows, kept);
-    if (m.cap != 0) {
-#pragma unroll
-        for (int i = 0; i < GRADIENT_SCORES; i++) {
-            float derivative;
-            s[i] = gradient_cap(s[i] * p.cap_scale, derivative);
-            dp[i] *= derivative;
-        }
-    }
-    if (m.alibi) {
-        const struct gradient_lane lane = gradient_lane_of<shape>(at, item);
-        const float slope = __ldg(m.alibi + lane.item.head) * m.unit;
-        const float unit = modify_unit(m, p.score_scale);
-        gradient_distances<shape>(distance, p, lane);
-#pragma unroll
-        for (int i = 0; i < GRADIENT_SCORES; i++)
-            s[i] = fmaf(slope, gradient_distance<shape>(distance, i), s[i] * unit);
-    }
-    const float after = modify_scale(m, p.score_scale);
+    float sum = 0;
 #pragma unroll
     for (int j = 0; j < GRADIENT_SCORES / 4; j++) {
-        struct gradient_known two[2];
-        gradient_known_of_group<shape>(two, known, rows, j);
+        const int column = 8 * j + warp_lane_here() % 4 * 2;
+        struct gradient_known two[2] = {rows[0], rows[1]};
+        struct gradient_block block = {};
+        if constexpr (shape::OVER_KEYS)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int i = 4 * j + e;
-            const struct gradient_known &one = two[shape::OVER_KEYS ? e % 2 : e / 2];
-            const float weight = gradient_exp2(fmaf(s[i], after, -one.base));
-            dp[i] *= weight;
-            s[i] = kept >> i & 1 ? weight * (one.left * m.kept) : 0;
-        }
+            for (int i = 0; i < 2; i++)
+                two[i] = {known.base[column + i], known.delta[column + i], known.left[column + i],
+                          0};
+        if (p.modify.alibi)
+            block = gradient_block_at<shape>(p, lane, j);
+        sum += gradient_modify<shape::OVER_KEYS>(
+            reinterpret_cast<float(&)[4]>(s[4 * j]), reinterpret_cast<float(&)[4]>(dp[4 * j]), p,
+            lane.item, block, two, kept >> 4 * j & 15, listed >> 4 * j & 15, counted >> 4 * j & 15);
     }
-    const uint32_t listed = gradient_listed_of<shape>(at, is);
-    gradient_select(s, listed);
-    gradient_select(dp, listed);
-    const uint32_t counted = shape::OVER_KEYS ? 0 : gradient_counted(p, rows, listed);
-    if (!shape::OVER_KEYS && p.slopes)
-#pragma unroll
-        for (int i = 0; i < GRADIENT_SCORES; i++)
-            sum += counted >> i & 1 ? dp[i] * gradient_distance<shape>(distance, i) : 0;
     return sum;
 }
 

@@ -91,10 +91,16 @@ DEVICE void gradient_modify_rows(struct gradient_rows<shape> &w, float (&s)[GRAD
                                  float (&dp)[GRADIENT_SCORES], const struct gradient_consumer &at,
                                  const struct gradient_params &p, const struct granule_item &item,
                                  int is) {
-    const uint32_t kept = gradient_drawn<shape>(p, gradient_lane_of<shape>(at, item));
+    const struct gradient_lane lane = gradient_lane_of<shape>(at, item);
+    const uint32_t kept = gradient_drawn<shape>(p, lane);
+    const uint32_t listed = is & GRADIENT_CUT ? gradient_listed<shape>(at) : ~0u;
+    uint32_t counted = 0; /* rows past the tile are empty as well */
+    if (p.slopes)
+        counted = listed & ((w.base[0] != INFINITY ? 0x33333333u : 0) |
+                            (w.base[1] != INFINITY ? 0xccccccccu : 0));
     const struct gradient_known rows[2] = {{w.base[0], w.delta[0], w.left[0], 0},
                                            {w.base[1], w.delta[1], w.left[1], 0}};
-    w.slope += gradient_modify_step<shape>(s, dp, at, p, item, rows, kept, is);
+    w.slope += gradient_modify_step<shape>(s, dp, at, p, lane, rows, kept, listed, counted);
 }
 
 /* Leaves this warp's share of the slope's gradient of item `job`. */
