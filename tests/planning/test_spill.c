@@ -111,6 +111,19 @@ static void step_holds(struct joint *j, const struct granule_item *item,
     assert_true(units > 0);
 }
 
+/* Tiles without keys are dealt out as others are: a worker has at most twice its share of them, and a few. */
+static void empty_items_are_dealt(const int64_t *worker_ptr, const struct granule_item *items,
+                                  int64_t begin, int64_t end) {
+    int64_t all = 0, most = 0;
+    for (int64_t w = begin; w < end; w++) {
+        int64_t empty = 0;
+        for (int64_t i = worker_ptr[w]; i < worker_ptr[w + 1]; i++)
+            empty += items[i].count == 0;
+        all += empty, most = max_i64(most, empty);
+    }
+    assert_true(most <= 2 * all / (end - begin) + 4);
+}
+
 /* Items of a chunk are of as many K/V heads as others, and all of its workers. */
 static void items_hold(struct joint *j) {
     const struct spill *s = j->spill;
@@ -125,6 +138,10 @@ static void items_hold(struct joint *j) {
         for (int64_t i = j->g->worker_ptr[w]; i < j->g->worker_ptr[w + 1]; i++)
             assert_int_equal((j->g->items[i].batch * HEADS_KV + j->g->items[i].head_kv) / heads,
                              w / s->workers);
+    }
+    for (int64_t w = 0; w < (int64_t)s->chunks * s->workers; w += s->workers) {
+        empty_items_are_dealt(s->worker_ptr, s->items, w, w + s->workers);
+        empty_items_are_dealt(j->g->worker_ptr, j->g->items, w, w + s->workers);
     }
     assert_int_equal(s->worker_ptr[(int64_t)s->chunks * s->workers], s->n_items);
     assert_int_equal(j->g->worker_ptr[(int64_t)s->chunks * s->workers], j->g->n_items);
@@ -161,7 +178,8 @@ static void dq_reads_each_listed_unit_once(void **state) {
     } cases[] = {{"causal", 128, 128},
                  {"random(0.4,7)", 128, 128},
                  {"random(0.4,1)", 64, 64},
-                 {"random(0.5,3)", 192, 64}};
+                 {"random(0.5,3)", 192, 64},
+                 {"random(0.02,1)", 128, 128}};
     cuda_table_needed();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tess_problem problem = joint_of();

@@ -10,7 +10,7 @@
 #define SPILL_KEY_COST 16
 #define SPILL_ROW_COST 3
 #define SPILL_ROW_ALONE 5
-/* Steps that an item costs beside its own. */
+/* Steps that an item costs beside its own, and one without any: it stores zeros. */
 #define SPILL_ITEM_STEPS 2
 
 /* Lists that are made, and what they are made from. */
@@ -225,7 +225,7 @@ static void dealt_add(struct dealt *d, const struct problem *p, int64_t first, i
     for (int64_t k = first; k < end; k++)
         steps += d->pieces[k].count;
     d->ptr[d->n] = first, d->ptr[d->n + 1] = end;
-    d->cost[d->n] = steps ? steps + SPILL_ITEM_STEPS : 0;
+    d->cost[d->n] = steps + SPILL_ITEM_STEPS;
     d->group[d->n++] = (int32_t)(d->pieces[first].batch * p->heads_kv + d->pieces[first].head_kv);
 }
 
@@ -437,7 +437,7 @@ double spill_unevenness(const struct spill *s, const struct granules *g) {
         for (int32_t w = c * s->workers; w < (c + 1) * s->workers; w++) {
             double load = 0;
             for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++)
-                load += g->items[i].count ? g->items[i].count + SPILL_ITEM_STEPS : 0;
+                load += g->items[i].count + SPILL_ITEM_STEPS;
             most = load > most ? load : most;
             all += load;
         }
