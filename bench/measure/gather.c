@@ -2,7 +2,7 @@
  * Rate at which threads read rows of 1152 bytes, a decode's keys of 512 + 64 dims of bf16, in any order: what bounds
  * decode on a CPU.
  *
- *   cc -O2 -fopenmp -o gather bench/peers/gather.c && OMP_WAIT_POLICY=active ./gather
+ *   cc -O2 -fopenmp -o gather bench/measure/gather.c && OMP_WAIT_POLICY=active ./gather
  *
  * 16,384 rows, eight queries of 2048 keys each, are read by all threads from a cache of 131,072; each round has rows of
  * its own, the best of eight counts. ahead: rows whose lines are prefetched, 0: none.
