@@ -38,6 +38,7 @@ static const char *const cached_words[] = {"none", "store", "delta", NULL};
 static const char *const kv_type_words[] = {"q", "f16", "bf16", "e4m3", "e5m2", NULL};
 static const char *const kv_scale_words[] = {"none", "tensor", "head", "token", "group", NULL};
 static const char *const base_words[] = {"none", "merge", "add", NULL}; /* tess_base */
+static const char *const sum_words[] = {"any", "near", NULL};
 static const char *const given_words[] = {"o", "o32", "delta", NULL};
 static const char *const form_words[] = {"indices", "rows", "bits", "ranges", "mask", NULL};
 static const char *const cut_words[] = {"none", "causal", "window", "ahead", NULL};
@@ -84,6 +85,8 @@ static const struct key keys[] = {
     {"sums", NUMBER, FIELD(sum_rows), MAX_TOKENS, NULL,
      "queries of a group of column sums; 0, none"},
     {"sumtype", WORD, FIELD(sum_type), 0, type_words, "of column sums: f32 or bf16; f32"},
+    {"sumref", WORD, FIELD(sum_near), 0, sum_words,
+     "lse_reference of column sums: any or near; any"},
     {"op", WORD, FIELD(operation), 0, operation_words, "attention, backward or mlp; attention"},
     {"grads", LETTERS, FIELD(gradients), 0, gradient_letters,
      "backward: of q, k, v, a (slopes), s (sinks); qkv"},
@@ -393,6 +396,8 @@ void lab_case_print(const struct lab_case *c, char text[LAB_CASE_TEXT]) {
         put(&p, ",sums=%lld", (long long)c->sum_rows);
     if (c->sum_type)
         put(&p, ",sumtype=%s", type_words[c->sum_type]);
+    if (c->sum_near)
+        put(&p, ",sumref=near");
     if (lab_case_backward(c))
         print_backward(&p, c);
     if (lab_case_mlp(c))

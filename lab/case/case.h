@@ -21,6 +21,7 @@
  *                                   score modifiers, see modifiers.h (default 0, none)
  *     sums=ROWS                     queries of a group of column sums (default 0, none)
  *     sumtype=f32|bf16              their type (default f32)
+ *     sumref=any|near               lse_reference of every second head, or of each, is near today's (default any)
  *     op=attention|backward|mlp     what is computed (default attention)
  *     activation=gelu|gelu_tanh|silu|relu|identity
  *                                   of an MLP (default gelu)
@@ -139,6 +140,7 @@ struct lab_case {
     int64_t alibi, sink; /* 0 or 1 */
     int64_t sum_rows;    /* 0: no column sums */
     tess_type sum_type;
+    int64_t sum_near;         /* 0 or 1 */
     tess_operation operation; /* and what the backward alone has: */
     int64_t gradients;        /* TESS_GRADIENT_..., 0: of q, k and v */
     int64_t d_lse, o_rest;    /* 0 or 1 */

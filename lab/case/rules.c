@@ -67,6 +67,8 @@ static int complete_caches(struct lab_case *c, char why[LAB_WHY]) {
 static int complete_sums(struct lab_case *c, char why[LAB_WHY]) {
     if (c->sum_type == TESS_F16 || (c->sum_type && !c->sum_rows))
         return lab_case_refuse(why, "sumtype is f32 or bf16, and goes with sums=");
+    if (c->sum_near && !c->sum_rows)
+        return lab_case_refuse(why, "sumref goes with sums=");
     if (!c->sum_rows)
         return 0;
     if (c->pipeline == TESS_STAGED || lab_case_backward(c))

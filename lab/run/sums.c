@@ -8,10 +8,10 @@
 
 enum { STREAM_REFERENCE = 210 };
 
-/* Element i of the reference, about the lse of scores of about 1: of every other head within what queries drift by from
- * step to step; of the others further away, and of one query in eight none. */
+/* Element i of the reference, about the lse of scores of about 1: of every other head, or of all, within what queries
+ * drift by from step to step; of the others further away, and of one query in eight none. */
 static double reference_drawn(const struct lab_case *c, int64_t i) {
-    const int near = i / c->n % 2 == 0;
+    const int near = c->sum_near || i / c->n % 2 == 0;
     if (!near && lab_below(c->seed, STREAM_REFERENCE + 1, (uint64_t)i, 8) == 0)
         return -(double)INFINITY;
     return log((double)c->nkv) +

@@ -37,12 +37,12 @@ cp std spec
 good --help case
 for key in b h hkv n nkv d dv dtype block pattern backend pipeline kernel lists seed source layout \
     fill align threads scale tile split softcap alibi sink dropout op grads dlse orest given out32 page \
-    kvtype kvscale vink rope base topk valid form entries cut select q0 k0 v0 sums sumtype \
+    kvtype kvscale vink rope base topk valid form entries cut select q0 k0 v0 sums sumtype sumref \
     activation bias cache; do
     checks=$((checks + 1))
     grep -q "^  $(printf '%-9s' $key) " std || fail "--help case does not have $key"
 done
-[ "$(grep -c '^  [a-z]' std)" -eq 53 ] || fail '--help case has other keys'
+[ "$(grep -c '^  [a-z]' std)" -eq 54 ] || fail '--help case has other keys'
 cp std case
 checks=$((checks + 1))
 ! grep '.\{78\}' spec case >err || fail 'lines that argp breaks'
