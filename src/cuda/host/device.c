@@ -5,6 +5,7 @@
 #include "host/merge.h"
 #include "host/pool.h"
 #include "host/select.h"
+#include "host/staged.h"
 #include "host/table.h"
 
 #include <stdio.h>

@@ -3,18 +3,26 @@
 #ifndef TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 #define TESSERA_CUDA_LAUNCH_FUNCTIONS_H
 
-#include "host/backward.h"
-#include "host/column_sums.h"
-#include "host/decode.h"
-#include "host/fill.h"
-#include "host/mlp.h"
-#include "host/staged.h"
+#include "tessera.h"
 
 #include <cuda_runtime_api.h>
+#ifndef __cplusplus
+#include <stdbool.h>
+#endif
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Operands by name alone: a unit includes its family's header, and is not compiled anew for another's. */
+struct attention_params;
+struct column_sums_params;
+struct decode_params;
+struct delta_params;
+struct fill_params;
+struct gradient_params;
+struct mlp_params;
+struct staged_params;
 
 /* cuda_NAME; fused ones also have cuda_NAME_shared: shared bytes of a CTA, which the table tells planning. */
 #define CUDA_FORWARD_UNIT(name)                                                                    \

@@ -1,6 +1,11 @@
 /* Launches of the table's kernels, in its order. */
 #include "base/status.h"
+#include "host/backward.h"
+#include "host/column_sums.h"
+#include "host/decode.h"
 #include "host/launch.h"
+#include "host/mlp.h"
+#include "host/staged.h"
 #include "host/table.h"
 
 union launch {
