@@ -27,7 +27,7 @@ info=$("$tessera" info) || { echo "bench/all.sh: no program in $folder: build fi
 if [ $# -eq 0 ]; then
     set -- readme_cpu cpu_avx512 cpu_avx512bf16 cpu_avx2 threads peers_cpu
     grep -q '^cuda *none' <<<"$info" || set -- readme backward stages modes keep granularity columns heads \
-        wide length topk fill select mask mlp peers floors "$@" blocked_dynamic ncu
+        wide length topk splits fill select mask delta mlp peers floors "$@" blocked_dynamic ncu
 fi
 commit=$(cat "$folder/commit" 2>/dev/null || sed 's/.*"\(.*\)"/\1/' "$folder/commit/commit.h")
 # take_over NAME: what there is of it already, unless it was measured of another commit

@@ -1,8 +1,8 @@
 # A decode step's time over the keys that its lists hold.
-set title 'Decode over top-k lists: 512 + 64 dims, bf16, keys from memory; dashed: a step, with the fill where there is one'
+set title 'Decode over top-k lists: 512 + 64 dims, bf16, keys from memory; dashed: with the fill'
 keys(row) = number("topk") * number("valid")
 meant(device, heads, queries) = is("backend", device) && is("timing", "rotate") && number("h") == heads && \
-    number("n") == queries && number("split") == 0
+    number("n") == queries
 set logscale xy
 set xlabel 'valid keys of each query'
 set ylabel 'time (us)'

@@ -51,6 +51,8 @@ listed="h=16,hkv=1,lists=kv,n=8,nkv=300,d=16,dtype=bf16,$small"
 good bench --seconds 0 --rotate "$listed,topk=80,valid=1" "$listed,topk=80,valid=0.5" \
     --json topk.json --csv topk.csv
 draws topk 'Decode over top-k lists' 'valid keys' '8 queries of 16 heads' 'published mean'
+good bench --seconds 0 --rotate "$listed,topk=80,valid=0.14,split=64" --json splits.json --csv splits.csv
+draws splits 'by splits' 'time of a step' 'published: mean' '8 queries, 14 %'
 good bench --seconds 0 "$listed,topk=80" "$listed,block=8x8,topk=4,form=rows" --json fill.json --csv fill.csv
 draws fill 'Fills of lists' 'entries of all' 'indices, CPU' 'block rows, CPU'
 good bench --seconds 0 "h=2,n=64,d=16,block=8x8,select=topk(3),$small" --json select.json --csv select.csv
