@@ -48,8 +48,8 @@ tess_status mlp_check_shape(const struct fill_shape *shape, const char *function
                         : shape->form == TESS_MASK ? "form is TESS_MASK"
                                                    : NULL;
     return given ? error_set(error, TESS_UNSUPPORTED, function, "pattern",
-                             "pattern: %s: an MLP takes whole columns of groups of rows, as "
-                             "TESS_INDICES or TESS_BLOCK_BITS",
+                             "pattern: %s: an MLP takes whole columns of groups of rows, in "
+                             "any form but TESS_MASK",
                              given)
                  : TESS_OK;
 }

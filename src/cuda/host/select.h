@@ -23,8 +23,8 @@ struct select_params {
         step; /* elements between rows of all lists where `same`: lists lie behind one another */
     int32_t same;  /* whether rows differ in their scores alone */
     int32_t whole; /* whether rows of scores begin at multiples of 16 bytes */
-    /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a warp, and scores
-     * that find room. */
+    /* select_rows: chunks of a warp, and those that stay in shared memory. select_stream: steps of a CTA, and entries
+     * of a lane's list. */
     int32_t span, resident;
     int32_t listed; /* select_stream: bytes of all lists of a CTA */
 };

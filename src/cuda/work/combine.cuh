@@ -320,8 +320,8 @@ static cudaError_t combine_launch(const struct decode_params *p, cudaStream_t st
     const int rows = p->run.tile_rows * p->run.tile_heads, slices = combine_slices(p->run);
     const struct combine_item *const all = p->image.combines;
     const int64_t most = p->image.most_combines;
-    const int64_t stay =
-        (int64_t)COMBINE_STAY * COMBINE_WARPS * p->multiprocessors / ((int64_t)rows * slices);
+    const int64_t of_rows = (int64_t)(rows + COMBINE_WARPS - 1) / COMBINE_WARPS * slices; /* CTAs */
+    const int64_t stay = (int64_t)COMBINE_STAY * p->multiprocessors / of_rows;
     return most * rows * slices <= (int64_t)COMBINE_RESIDENT * p->multiprocessors
                ? combine_grid<T, COMBINE_WAYS, false>(p, all, most, rows, slices, stream)
                : combine_grid<T, 1, false>(p, all, fill_least(most, fill_most(1, stay)), rows,

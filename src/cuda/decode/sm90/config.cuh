@@ -18,7 +18,7 @@
  *   | K [D / 64][SPAN KEYS][64] V [DV / 64][SPAN KEYS][64] of SPAN steps | ... | Q [D / 64][64][64] |
  *   | P | factors | sums | kept | places | scales [STAGES][SCALES_KEY][KEYS] | ... | mbarriers |
  *
- * Scales of K multiply sums over 128 dims of S. P is then handed on unrounded, in 24 bits: for each 128 dims the
+ * Scales of K multiply sums over 128 dims of S. P is then handed on cut off to 24 bits: for each 128 dims the
  * warpgroups of O multiply it by the scales of values, and round it.
  *
  *   barrier              completed by               phase ends when         waited for by

@@ -140,7 +140,7 @@ static cudaError_t attention_sm90_launch_sums(const struct attention_params *p,
 /* The shape that takes lists of a shape by TMA, without modifiers: that itself, or one of long steps. */
 template <class shape> struct sm90_long_of { using type = shape; };
 template <int DIMS> struct sm90_long_of<sm90_shape<DIMS, DIMS, 3>> {
-    using type = sm90_shape<DIMS, DIMS, 3, 1, false, (DIMS <= 64)>;
+    using type = sm90_shape<DIMS, DIMS, 3, 1, SM90_NO_SUMS, (DIMS <= 64)>;
 };
 
 template <class T, class shape>
