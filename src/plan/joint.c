@@ -11,6 +11,10 @@
 /* Gradients that forms are compared with. */
 #define JOINT_GRADIENTS (TESS_GRADIENT_Q | TESS_GRADIENT_K | TESS_GRADIENT_V)
 
+/* Gradients of which a plan has one where gradients of scores wait in the workspace: dQ alone takes three products in a
+ * pass of its own. */
+#define JOINT_OTHERS (TESS_GRADIENT_K | TESS_GRADIENT_V)
+
 /* Bytes of a float of sums with what rounding cut off. */
 #define JOINT_FLOAT 8
 
@@ -89,7 +93,9 @@ tess_status joint_decide(struct candidate *c, struct work *key_work, const struc
         return TESS_OK;
     if (status)
         return error_set(error, status, "tess_plan_create", NULL, "out of memory for tiles");
-    if (five.seconds < seven.seconds && joint_spills(keys_pass(&five))) {
+    if (joint_spills(keys_pass(&five))) {
+        if (five.seconds >= seven.seconds || !(p->problem->gradients & JOINT_OTHERS))
+            return TESS_OK;
         status = select_kernels(c, p, 1, error);
         if (!status)
             keys_pass(c)->what = "d_q too, from gradients of scores in the workspace";

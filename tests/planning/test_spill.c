@@ -213,10 +213,35 @@ static void spill_size_bounds_the_units(void **state) {
     joint_free(&j);
 }
 
+/* Whether a causal backward of 16 heads is joint. */
+static int causal_joins(int64_t n, int64_t gradients) {
+    tess_problem problem = problem_make(n);
+    tess_pattern *pattern = make("causal", (const int64_t[]){n, n, 128, 128}, 1, 16);
+    problem.operation = TESS_ATTENTION_BACKWARD, problem.type = TESS_BF16;
+    problem.d_qk = problem.d_v = 128, problem.heads_q = problem.heads_kv = 16;
+    problem.gradients = gradients;
+    tess_plan *plan = plan_of(&problem, pattern);
+    const int joint = plan->joint;
+    tess_plan_free(plan);
+    tess_pattern_free(pattern);
+    return joint;
+}
+
+/* A head of 17408 queries is a chunk, whose longest tile is most of a launch. dQ alone has three products. */
+static void passes_of_their_own_stay_where_they_are_faster(void **state) {
+    (void)state;
+    cuda_table_needed();
+    assert_true(causal_joins(16384, 0));
+    assert_false(causal_joins(17408, 0));
+    assert_false(causal_joins(16384, TESS_GRADIENT_Q));
+    assert_true(causal_joins(16384, TESS_GRADIENT_Q | TESS_GRADIENT_V));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dq_reads_each_listed_unit_once),
         cmocka_unit_test(spill_size_bounds_the_units),
+        cmocka_unit_test(passes_of_their_own_stay_where_they_are_faster),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

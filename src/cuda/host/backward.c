@@ -175,7 +175,7 @@ const char *gradient_sm90_refuses(const struct problem *problem, const tess_targ
     const int64_t group = problem->heads_q / problem->heads_kv;
     if (problem->type == TESS_F16 &&
         max_i64(problem->n_kv, problem->n_q * group) > GRADIENT_SM90_F16_ROWS)
-        return "in f16 it sums up to 2^17 queries or keys";
+        return "in f16 it sums up to 2^17 queries of a group, or keys: bf16 has no such bound";
     if (b->count > 0 && (min_i64(b->block_q, problem->n_q) < GRANULE_MAX ||
                          min_i64(b->block_kv, problem->n_kv) < GRANULE_MAX))
         return "it computes blocks of 64 queries and keys or more";

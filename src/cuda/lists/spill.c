@@ -10,6 +10,11 @@
 #define SPILL_KEY_COST 16
 #define SPILL_ROW_COST 3
 #define SPILL_ROW_ALONE 5
+/* Likewise in a pass of its own, which computes scores anew. */
+#define SPILL_ROW_SEVEN 12
+/* Loads of a joint pass over those of two passes, at most: dense ones have .68 and took .90 of the time, a tenth of the
+ * blocks .71 and .96 (docs/notes/backward_sm90.md). */
+#define SPILL_LOADS 0.8
 /* Steps that an item costs beside its own, and one without any: it stores zeros. */
 #define SPILL_ITEM_STEPS 2
 
@@ -187,6 +192,13 @@ static int64_t chunks_cost(const struct dealt *keys, const struct dealt *rows, i
     return cost;
 }
 
+/* Loads of two passes, without chunks. -1 when memory ran out. */
+static int64_t passes_cost(const struct dealt *keys, const struct dealt *rows, int64_t all,
+                           int32_t workers, struct assign_item *order) {
+    const int64_t k = deal(keys, 0, all, workers, order), r = deal(rows, 0, all, workers, order);
+    return k < 0 || r < 0 ? -1 : SPILL_KEY_COST * k + SPILL_ROW_SEVEN * r;
+}
+
 /* Puts pieces of each worker's items of all chunks side by side. */
 static void pieces_place(struct granule_item *to, int64_t *worker_ptr, const struct dealt *items,
                          int64_t heads, int64_t chunks, int32_t workers) {
@@ -294,13 +306,21 @@ static void units_place(struct making *m, int64_t heads, int64_t units) {
     }
 }
 
-/* K/V heads of a chunk: as the longest loads of all launches are least. 0: one takes too much room, -1: no memory. */
+/* K/V heads of all batches. */
+static int64_t heads_of(const struct making *m) {
+    return m->args->problem->batch * m->args->problem->heads_kv;
+}
+
+/* Units that `most` bytes hold, and that have numbers of 32 bits. */
+static int64_t units_room(int64_t most) {
+    return min_i64(most / SPILL_UNIT, INT32_MAX / 2);
+}
+
+/* K/V heads of a chunk: as the longest loads of all launches are least. 0: two passes take less time, -1: no memory. */
 static int64_t heads_choose(const struct making *m, const struct dealt *keys,
                             const struct dealt *rows, int64_t most) {
-    const int64_t all = m->args->problem->batch * m->args->problem->heads_kv;
+    const int64_t all = heads_of(m), room = units_room(most);
     struct assign_item *order = make_array(max_i64(keys->n, rows->n), sizeof *order);
-    const int64_t room =
-        min_i64(most / SPILL_UNIT, INT32_MAX / 2); /* units have numbers of 32 bits */
     int64_t best = 0, least = INT64_MAX;
     for (int64_t chunks = all; order && chunks > 0; chunks = chunks > 1 ? (chunks + 1) / 2 : 0) {
         const int64_t heads = (all + chunks - 1) / chunks;
@@ -310,8 +330,10 @@ static int64_t heads_choose(const struct making *m, const struct dealt *keys,
         if (cost >= 0 && cost < least)
             best = heads, least = cost;
     }
+    const int64_t passes =
+        order && best > 0 ? passes_cost(keys, rows, all, m->out->workers, order) : -1;
     free(order);
-    return order ? best : -1;
+    return passes < 0 ? -1 : (double)least > SPILL_LOADS * (double)passes ? 0 : best;
 }
 
 /* Deals items to the workers of all chunks of `heads` heads. Zero, or -1 when memory ran out. */
@@ -389,9 +411,8 @@ static tess_status items_make(struct making *m, int64_t most, tess_error *error)
         row_items(&rows, m, pieces);
         const int64_t heads = heads_choose(m, &keys, &rows, most);
         if (heads == 0)
-            status = error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
-                               "gradients of scores of a head take %lld bytes, of %lld",
-                               (long long)(chunk_units(m, 1) * SPILL_UNIT), (long long)most);
+            status = error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "pattern",
+                               "chunks of heads are less even than whole passes");
         else if (heads < 0 || chunks_make(m, &keys, &rows, heads))
             status = no_memory(error);
     }
@@ -421,6 +442,12 @@ tess_status spill_make(struct spill *out, struct granules *granules, const struc
         return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "pattern",
                          "runs of queries and tiles of keys are not of whole units of %d",
                          SPILL_SIDE);
+    const int64_t units = chunk_units(&m, 1) * buffers(heads_of(&m));
+    if (units > units_room(most))
+        return error_set(error, TESS_UNSUPPORTED, "tess_plan_create", "problem",
+                         "gradients of scores of a key head's queries take %lld bytes, of %lld: "
+                         "raise spill_size",
+                         (long long)(units * SPILL_UNIT), (long long)most);
     tess_status status = making_begin(&m) || steps_make(&m) ? no_memory(error) : TESS_OK;
     if (!status)
         status = items_make(&m, most, error);
