@@ -138,11 +138,11 @@ unit(units_sm90 decode_bf16_blocks forward/sm90/filled/kernel.cuh
     "const char *cuda_decode_refuses_run(const struct decode_params *p, tess_type type) {\n    return type == TESS_F16 ? attention_filled_refuses_run<__half>(p)\n                            : attention_filled_refuses_run<__nv_bfloat16>(p);\n}")
 
 # Fused.
-string(REGEX MATCHALL "CUDA_FORWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [(][a-z0-9, ]*[)]"
+string(REGEX MATCHALL "CUDA_FORWARD[(][a-z0-9]+, [a-z0-9_]+, [a-z0-9_]+, [0-9]+, [0-9]+, [(][A-Za-z0-9_, ]*[)]"
     forward "${rows}")
 foreach(row ${forward})
     string(REGEX MATCH
-        "[(]([a-z0-9]+), ([a-z0-9_]+), ([a-z0-9_]+), [0-9]+, [0-9]+, [(]([a-z0-9, ]*)[)]" row "${row}")
+        "[(]([a-z0-9]+), ([a-z0-9_]+), ([a-z0-9_]+), [0-9]+, [0-9]+, [(]([A-Za-z0-9_, ]*)[)]" row "${row}")
     set(types ${types_${CMAKE_MATCH_1}})
     set(name ${CMAKE_MATCH_2})
     set(family ${CMAKE_MATCH_3})
