@@ -139,7 +139,7 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
     struct lists_sums sums;
     tess_status status = TESS_OK;
     work->tile_heads = trial.tile_heads;
-    const int strips = pass->joint && !joint_spills(pass);
+    const int spills = joint_spills(pass), strips = pass->joint && !spills;
     if (!strips)
         status = lists_pack(&work->lists, m, trial.rows, error);
     if (!status)
@@ -150,11 +150,11 @@ static tess_status fused_make(tess_plan *plan, struct pass *pass, const struct p
         return status;
     lists_sum(&sums, &work->lists);
     trial.sums = &sums;
-    const double uneven = work->prepared ? work->prepare->unevenness(work->prepared) : 1;
-    pass->seconds =
-        cost_launch(&trial) + (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
-        (joint_spills(pass) ? pass->kernel->family->seconds(&trial) : cost_lists(&trial) * uneven) +
-        (strips ? joint_seconds(&plan->problem, &work->strips) : 0);
+    const double uneven = work->prepared && !spills ? work->prepare->unevenness(work->prepared) : 1;
+    pass->seconds = cost_launch(&trial) +
+                    (work->schedule.n_combines ? pass->kernel->family->combine : 0) +
+                    (spills ? pass->kernel->family->seconds(&trial) : cost_lists(&trial) * uneven) +
+                    (strips ? joint_seconds(&plan->problem, &work->strips) : 0);
     return TESS_OK;
 }
 

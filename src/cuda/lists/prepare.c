@@ -78,9 +78,7 @@ static size_t prepared_memory(const struct prepared *prepared) {
 }
 
 static double prepared_unevenness(const struct prepared *prepared) {
-    const struct spill *spill = spill_of(prepared);
-    return spill->chunks ? spill_unevenness(spill, &prepared->granules)
-                         : granules_unevenness(&prepared->granules);
+    return granules_unevenness(&prepared->granules);
 }
 
 const struct prepare_services prepare_lists = {prepared_make, prepared_free, prepared_memory,

@@ -457,22 +457,6 @@ tess_status spill_make(struct spill *out, struct granules *granules, const struc
     return status;
 }
 
-double spill_unevenness(const struct spill *s, const struct granules *g) {
-    double longest = 0, all = 0;
-    for (int32_t c = 0; c < s->chunks; c++) {
-        double most = 0;
-        for (int32_t w = c * s->workers; w < (c + 1) * s->workers; w++) {
-            double load = 0;
-            for (int64_t i = g->worker_ptr[w]; i < g->worker_ptr[w + 1]; i++)
-                load += g->items[i].count + SPILL_ITEM_STEPS;
-            most = load > most ? load : most;
-            all += load;
-        }
-        longest += most;
-    }
-    return all > 0 ? longest * s->workers / all : 1;
-}
-
 void spill_free(struct spill *s) {
     free(s->steps);
     free(s->absent);

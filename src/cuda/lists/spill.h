@@ -49,7 +49,4 @@ size_t spill_memory(const struct spill *spill);
 /* Lists of a joint pass; NULL: the pass is not joint (prepare.c). */
 const struct spill *prepared_spill(const struct kernel_args *args);
 
-/* Longest loads of all launches over mean ones. */
-double spill_unevenness(const struct spill *spill, const struct granules *granules);
-
 #endif

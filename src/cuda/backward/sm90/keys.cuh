@@ -37,21 +37,8 @@ DEVICE void gradient_scores_of_keys(float (&s)[GRADIENT_SCORES], uint32_t x, uin
 /* dV and dK of a step. add: it is not the first of its item. */
 template <class shape>
 DEVICE void gradient_add_keys(struct gradient_keys<shape> &w, uint32_t y, int add) {
-    const uint64_t q = wgmma_mn_major(y, shape::Y_PANEL);
-    const uint64_t d_o = wgmma_mn_major(y + shape::Y_TILE, shape::Y_PANEL);
-    wgmma_fence_operand(w.dv);
-    wgmma_fence_operand(w.weights);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
-        wgmma_rs(w.dv, w.weights + 4 * k, d_o + k * (16 * 128 / 16), k > 0 ? 1 : add,
-                 typename shape::T());
-    wgmma_fence_operand(w.dk);
-    wgmma_fence_operand(w.ds);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
-        wgmma_rs(w.dk, w.ds + 4 * k, q + k * (16 * 128 / 16), k > 0 ? 1 : add, typename shape::T());
+    gradient_multiply<shape>(w.dv, w.weights, y + shape::Y_TILE, add);
+    gradient_multiply<shape>(w.dk, w.ds, y, add);
     wgmma_commit();
 }
 

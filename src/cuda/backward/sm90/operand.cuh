@@ -103,4 +103,18 @@ DEVICE void gradient_end_factors(float (&sums)[N], const struct gradient_factors
         sums[j] *= back[j / 2 % 2];
 }
 
+/* Begins sums += operand times a step's rows at `y`. add 0: the step is the first of its item. */
+template <class shape, int SUMS, int WORDS>
+DEVICE void gradient_multiply(float (&sums)[SUMS], uint32_t (&operand)[WORDS], uint32_t y,
+                              int add) {
+    const uint64_t rows = wgmma_mn_major(y, shape::Y_PANEL);
+    wgmma_fence_operand(sums);
+    wgmma_fence_operand(operand);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
+        wgmma_rs(sums, operand + 4 * k, rows + k * (16 * 128 / 16), k > 0 ? 1 : add,
+                 typename shape::T());
+}
+
 #endif

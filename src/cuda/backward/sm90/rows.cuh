@@ -74,14 +74,7 @@ DEVICE void gradient_scores_of_rows(float (&s)[GRADIENT_SCORES], const uint32_t 
 /* dQ of a step. add: it is not the first of its item. */
 template <class shape>
 DEVICE void gradient_add_rows(struct gradient_rows<shape> &w, uint32_t y, int add) {
-    const uint64_t k_rows = wgmma_mn_major(y, shape::Y_PANEL);
-    wgmma_fence_operand(w.dq);
-    wgmma_fence_operand(w.ds);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
-        wgmma_rs(w.dq, w.ds + 4 * k, k_rows + k * (16 * 128 / 16), k > 0 ? 1 : add,
-                 typename shape::T());
+    gradient_multiply<shape>(w.dq, w.ds, y, add);
     wgmma_commit();
 }
 

@@ -60,14 +60,7 @@ DEVICE void gradient_times_weights(float (&x)[GRADIENT_SCORES],
 /* The operand of the step before, times its rows of Y at `y`. add: the step is not the first of its item. */
 template <class shape>
 DEVICE void gradient_add_wide(struct gradient_wide<shape> &w, uint32_t y, int add) {
-    const uint64_t rows = wgmma_mn_major(y, shape::Y_PANEL);
-    wgmma_fence_operand(w.sums);
-    wgmma_fence_operand(w.operand);
-    wgmma_fence();
-#pragma unroll
-    for (int k = 0; k < GRADIENT_PLACES / 16; k++)
-        wgmma_rs(w.sums, w.operand + 4 * k, rows + k * (16 * 128 / 16), k > 0 ? 1 : add,
-                 typename shape::T());
+    gradient_multiply<shape>(w.sums, w.operand, y, add);
     wgmma_commit();
 }
 
